@@ -10,8 +10,8 @@
 `constraints-mib.txt` has one line: the version of torch to use. A model is anything that `hw.load` opens and that has
 the architecture of Llama (a folder made by `benchmarks/stories.py`, for instance). For each model and task, heads, MLPs
 and the embeddings are scored by integrated gradients with counterfactual patching on one half of the examples; on the
-other half `hw.mib` computes CPR and CMD, and MIB's `evaluate_area_under_curve` does the same from `importances.json` in
-the other environment. The largest difference is the answer: it should be below 1e-3.
+other half `hw.sweep.mib` computes CPR and CMD, and MIB's `evaluate_area_under_curve` does the same from
+`importances.json` in the other environment. The largest difference is the answer: it should be below 1e-3.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def ours(model: hw.Model, name: str, args: argparse.Namespace, folder: Path) -> 
     scores = hw.score(
         model, found, "integrated", reference="patch", components=COMPONENTS, metric="logit_diff"
     )
-    result = hw.mib(model, tested, scores, metric="logit_diff")
+    result = hw.sweep.mib(model, tested, scores, metric="logit_diff")
     folder.mkdir()
     result.save_importances(folder / "importances.json")
     (folder / "examples.json").write_text(json.dumps(prompts(model, tested)))

@@ -181,7 +181,7 @@ def mib(model: Model, name: str, reference: str, arguments: argparse.Namespace) 
     for label, options in asked.items():
         how = {"components": COMPONENTS, **options}
         seconds, scores = ranked(model, found, label.split()[0], reference, **how)
-        made[label] = hw.mib(model, tested, scores, progress=False)
+        made[label] = hw.sweep.mib(model, tested, scores, progress=False)
         result[label] = {which: getattr(made[label], which)._asdict() for which in ("cpr", "cmd")}
         result[label] |= {"score_s": round(seconds, 2), "k": made[label].k.tolist()}
         result[label] |= {

@@ -43,7 +43,7 @@ ROWS = {
     "hw.attention": Row("heads"),
     "hw.card": Row("positions", HELPS),
     "hw.certify": Row("heads", "the set helps"),
-    "hw.compare": Row("", "two scores rank the heads alike"),
+    "hw.compare": Row("", "two scores rank the heads alike; the second run has the larger number"),
     "hw.diff": Row("heads method positions", "the head helps the second model more"),
     "hw.edges": Row("method positions", "the edge helps"),
     "hw.explore": Row("", HELPS),
@@ -53,7 +53,6 @@ ROWS = {
     "hw.lm_eval": Row(),
     "hw.load": Row(),
     "hw.measure": Row("ablate keep positions", "what was removed helps (`effects`)"),
-    "hw.mib": Row("", "the first heads explain the effect"),
     "hw.open_run": Row(),
     "hw.patch": Row("heads positions", "the patched heads help (`effect`)"),
     "hw.run": Row(),
@@ -66,11 +65,9 @@ ROWS = {
     "Model.gates": Row("ablate keep"),
     "Model.logits": Row("positions"),
     "Model.outputs": Row("keep"),
-    "PositionScores.plot": Row("heads"),
-    "PositionScores.top": Row("by"),
     "Scores.order": Row("by"),
     "Scores.top": Row("by"),
-    "study backups": Row("", "two heads back each other up: together they help more"),
+    "study backups": Row("heads", "two heads back each other up: together they help more"),
     "study certify": Row("heads method", "the set helps"),
     "study circuits": Row("by", "the first heads explain the effect"),
     "study contrast": Row("", "the gate is open: the head is kept"),
@@ -84,6 +81,7 @@ ROWS = {
     "headwise card": Row("", HELPS),
     "headwise certify": Row("heads", "the set helps"),
     "headwise check": Row(),
+    "headwise compare": Row("", "the second run has the larger number"),
     "headwise demo": Row(),
     "headwise diff": Row("method positions", "the head helps the second model more"),
     "headwise edges": Row("heads method", "the edge helps"),
@@ -108,7 +106,6 @@ OTHER_MEANINGS = {
     ("Model.check_heads", "heads"): "the heads that the model must have",
     ("Model.logits", "positions"): "the token positions whose logits are returned",
     ("Model.outputs", "keep"): "a function from a layer's head outputs to what is stored",
-    ("PositionScores.plot", "heads"): "how many heads are drawn",
     ("study wiring", "heads"): "how many top heads the circuit is made of",
     ("headwise edges", "heads"): "how many top heads the circuit is made of",
     ("headwise export", "heads"): "the heads, or the scores, by which heads are removed",
@@ -120,7 +117,6 @@ OTHER_MEANINGS = {
 EXCEPTIONS = {
     "hw.generate": ("zero", "there are no examples; `mean` where `reference_prompts` are given"),
     "hw.lm_eval": ("zero", "there are no examples"),
-    "hw.mib": ("patch", "the benchmark is defined so"),
     "hw.patch": ("patch", "the output on the other prompt is what is put in"),
     "Model.gated": ("zero", "there are no examples; `mean` where `reference_prompts` are given"),
     "study circuits": ("mean, patch", "both; `patch` only where all examples have counterfactuals"),
@@ -130,6 +126,11 @@ EXCEPTIONS = {
     "headwise export": ("zero", "the heads are zeros in the weights"),
     "headwise run": ("–", "that of the study"),
 }
+
+SHORT_FORMS = {"edges": "wiring", "interactions": "backups"} | {
+    name: name for name in ("score", "diff", "certify")
+}
+"""Commands that run one study, with its defaults."""
 
 PASSED_ON = {
     "card": "reference positions",
@@ -141,7 +142,6 @@ PASSED_ON = {
     "score": "",
     "task": "",
     "Edges.plot": "",
-    "PositionScores.plot": "",
     "Scores.plot": "",
 }
 """What a function takes through `**options` or `**how` that its signature does not name."""
@@ -213,7 +213,7 @@ def references(model, tuned, task):
         "hw.sweep": hw.sweep(model, task, scores, k=[0, 1], controls=(), **quiet),
     }
     found = {call: result.reference for call, result in results.items()}
-    found |= {call: EXCEPTIONS[call][0] for call in ("hw.lm_eval", "hw.mib", "hw.patch", "Model.gated")}
+    found |= {call: EXCEPTIONS[call][0] for call in ("hw.lm_eval", "hw.patch", "Model.gated")}
     explorer = Gated.model_fields["reference"].default
     found |= {"hw.explore": explorer, "headwise explore": explorer, "headwise export": "zero"}
     for name, study in studies().items():
@@ -222,7 +222,8 @@ def references(model, tuned, task):
     found |= {f"study {name}": EXCEPTIONS[f"study {name}"][0] for name in ("circuits", "masking")}
     for name, command in typer.main.get_command(app).commands.items():
         if given := [one.default for one in command.params if one.name == "reference"]:
-            found[f"headwise {name}"] = given[0] or "–"
+            study = SHORT_FORMS.get(name)
+            found[f"headwise {name}"] = given[0] or (found[f"study {study}"] if study else "–")
     return found
 
 

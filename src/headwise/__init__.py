@@ -10,16 +10,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from headwise._version import __version__
+from headwise._version import __version__ as __version__
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
     from headwise import register
     from headwise.cards import card
     from headwise.certificates.certify import certify
+    from headwise.comparing import compare
     from headwise.explorer.explorer import explore
     from headwise.harness import lm_eval
-    from headwise.heads import Edges, Head, PositionScores, Scores
+    from headwise.heads import Edges, Head, Scores
     from headwise.model.attention.attention import attention
     from headwise.model.generation.generate import generate
     from headwise.model.load.load import load
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from headwise.model.model import Model
     from headwise.report.opened import open_run
     from headwise.scores import score
-    from headwise.scores.compare import compare
     from headwise.scores.difference import diff
     from headwise.scores.edges import edges
     from headwise.scores.interactions.interactions import interactions
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from headwise.scores.measure import measure
     from headwise.studies.base import run
     from headwise.sweeps.curve import Sweep
-    from headwise.sweeps.mib import mib
     from headwise.sweeps.sweep import sweep
     from headwise.tasks import Example, Task, task
 
@@ -45,13 +44,12 @@ _HOMES = {
     "Example": "headwise.tasks",
     "Head": "headwise.heads",
     "Model": "headwise.model.model",
-    "PositionScores": "headwise.heads",
     "Scores": "headwise.heads",
     "Sweep": "headwise.sweeps.curve",
     "Task": "headwise.tasks",
     "card": "headwise.cards",
     "certify": "headwise.certificates.certify",
-    "compare": "headwise.scores.compare",
+    "compare": "headwise.comparing",
     "diff": "headwise.scores.difference",
     "edges": "headwise.scores.edges",
     "attention": "headwise.model.attention.attention",
@@ -62,7 +60,6 @@ _HOMES = {
     "lm_eval": "headwise.harness",
     "load": "headwise.model.load.load",
     "measure": "headwise.scores.measure",
-    "mib": "headwise.sweeps.mib",
     "open_run": "headwise.report.opened",
     "patch": "headwise.model.measure.patching",
     "register": "headwise.register",
@@ -78,11 +75,9 @@ __all__ = [
     "Head",
     "HeadwiseError",
     "Model",
-    "PositionScores",
     "Scores",
     "Sweep",
     "Task",
-    "__version__",
     "attention",
     "card",
     "certify",
@@ -96,7 +91,6 @@ __all__ = [
     "lm_eval",
     "load",
     "measure",
-    "mib",
     "open_run",
     "patch",
     "register",

@@ -11,6 +11,8 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
+_FLAGS = set("reference metric dtype device base truncate trust_remote_code fresh top batch_tokens".split())
+"""Settings that have an option of their own on the command line; --set gives all others."""
 _COMMAND_LINE: ContextVar[bool] = ContextVar("command line", default=False)
 
 
@@ -124,8 +126,22 @@ def hint(option: str, value: Any) -> str:
         return f"{option}={value!r}"
     if isinstance(value, Mapping):
         return " ".join(hint(f"{option}.{name}", inner) for name, inner in value.items())
+    if option in _FLAGS:
+        return flag(option) if value is True else f"{flag(option)} {value}"
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"--set {option}={text}" if re.fullmatch(r"[\w./-]+", text) else f"--set '{option}=\"{text}\"'"
+
+
+def flag(option: str) -> str:
+    """The name of an option in the place where the user is.
+
+    >>> flag("batch_tokens")
+    'batch_tokens='
+    >>> with command_line():
+    ...     print(flag("batch_tokens"), hint("dtype", "float32"))
+    --batch-tokens --dtype float32
+    """
+    return f"--{option.replace('_', '-')}" if _COMMAND_LINE.get() else f"{option}="
 
 
 def model_hint() -> str:

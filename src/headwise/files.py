@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from headwise.errors import HeadwiseError, first_line, quoted
+from headwise.errors import HeadwiseError, first_line, flag, quoted
 
 _FULL, _READ_ONLY = (errno.ENOSPC, errno.EDQUOT), (errno.EROFS, errno.EACCES, errno.EPERM)
 _KEPT = "everything finished so far is kept, so"
@@ -20,9 +20,9 @@ _SENTENCES = {
     **dict.fromkeys(
         _FULL, f"the disk that holds {{path}} is full; {_KEPT} make room and run the same command again"
     ),
-    **dict.fromkeys(_READ_ONLY, "{path} cannot be written to; give --out a folder that can be"),
+    **dict.fromkeys(_READ_ONLY, "{path} cannot be written to; give {out} a folder that can be"),
     errno.EFBIG: f"{{path}} may not grow any larger (a limit of this account or of the file system); {_KEPT} raise the "
-    "limit (ulimit -f) or give --out another disk, and run the same command again",
+    "limit (ulimit -f) or give {out} another disk, and run the same command again",
     errno.EIO: "{path} cannot be used: the disk reports a read or write error",
 }
 _SQLITE = {
@@ -60,7 +60,7 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
 
 def _disk_error(path: Path, number: int | None, reason: str = "") -> DiskError:
     sentence = _SENTENCES.get(number or 0, "{path} cannot be used: {reason}")
-    return DiskError(sentence.format(path=path, reason=reason))
+    return DiskError(sentence.format(path=path, reason=reason, out=flag("out")))
 
 
 @contextmanager

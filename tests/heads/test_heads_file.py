@@ -49,7 +49,7 @@ def test_scores_give_their_first_heads(tmp_path, kind):
         scores().table().to_parquet(path)
     assert read_heads(path, 2) == [Head(1, 0), Head(1, 1)]
     assert read_heads(path, 1, by="absolute") == read_heads(path, 1, by="hinders") == [Head(0, 1)]
-    with pytest.raises(HeadwiseError, match="--top 16"):
+    with pytest.raises(HeadwiseError, match="top=16"):
         read_heads(path)
     with pytest.raises(HeadwiseError, match="has 4 heads, fewer"):
         read_heads(path, 5)

@@ -270,7 +270,7 @@ def test_a_report_is_not_written_over_what_is_no_regular_file(make_run, tmp_path
     out = tmp_path / "out"
     {"a folder": out.mkdir, "a fifo": lambda: os.mkfifo(out)}.get(kind, lambda: out.symlink_to("/dev/null"))()
     before = out.lstat()
-    with pytest.raises(HeadwiseError, match=r"give --out a name such as report\.html"):
+    with pytest.raises(HeadwiseError, match=r"give out= a name such as report\.html"):
         write_report([run], out)
     assert out.lstat() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]

@@ -9,6 +9,7 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
+from headwise.heads import PositionScores
 from headwise.stats import benjamini_hochberg, mean_interval, sign_flip
 from helpers import HeadsByHook, plain_logits, word_task
 
@@ -189,7 +190,7 @@ def test_it_is_shown_ranked_saved_and_drawn(each, tmp_path):
     assert f"{head} at {position} " in repr(each)
     assert each._repr_png_().startswith(b"\x89PNG")
     each.save(tmp_path / "each.npz")
-    again = hw.PositionScores.load(tmp_path / "each.npz")
+    again = PositionScores.load(tmp_path / "each.npz")
     assert repr(again) == repr(each)
     assert again.table().equals(each.table())
     (axes, *_) = each.plot(heads=5).axes

@@ -178,7 +178,7 @@ def test_the_control_learns_the_text_without_gates_on_the_same_data(taught, tmp_
 def test_another_wish_in_the_same_folder_is_refused_unless_it_starts_over(taught, tmp_path):
     out = tmp_path / "thin"
     sparsify(taught / "base", [taught / "text.txt"], out, steps=2, **SMALL)
-    with pytest.raises(HeadwiseError, match=r"steps: 2 → 3.*--fresh"):
+    with pytest.raises(HeadwiseError, match=r"steps: 2 → 3.*fresh=True"):
         sparsify(taught / "base", [taught / "text.txt"], out, steps=3, **SMALL)
     assert sparsify(taught / "base", [taught / "text.txt"], out, steps=3, fresh=True, **SMALL)
     with pytest.raises(HeadwiseError, match="already"):

@@ -1,4 +1,4 @@
-"""Every study on Ray workers gives the bytes that it gives in this process."""
+"""Every study on Ray workers gives the bytes that it gives in this process; its plan has the steps that it makes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.origin import replica
 from headwise.model.verify.tiny import tiny_model
-from headwise.studies.base import studies
+from headwise.runs.step import NEW_TOKEN, UNITS
+from headwise.studies.base import plan, studies
 from headwise.studies.workbench import Workbench
 from helpers import labelled_file, make_word_tokenizer
 
@@ -99,6 +100,52 @@ def test_a_study_gives_the_same_bytes(name, folders, data, executor, tmp_path, m
     for table in tables:
         there, here = (tmp_path / place / "tables" / table for place in ("ray", "local"))
         assert there.read_bytes() == here.read_bytes(), table
+
+
+# ---- plans -----------------------------------------------------------------------------------------------
+
+DEPENDS = {
+    "make_cards": "how many heads are significant",
+    "measure_edges": "which heads are at the top",
+    "certify_set": "how large the circuit is",
+    "freeze": "whether there are backups",
+    "compare_groups": "whether there are groups",
+    "find_primary": "how far the search goes",
+}
+"""Steps whose cost depends on results; a plan has about as much of them, or more."""
+
+
+@pytest.mark.parametrize("name", sorted(studies()))
+def test_a_plan_has_the_steps_and_the_rows_of_the_run(name, folders, data, tmp_path, undrawn):
+    settings = settings_of(name, folders, data)
+    planned = plan(name, device="cpu", **settings)
+    assert not any("no cost" in note for note in planned.notes)
+    assert not list(tmp_path.iterdir())
+    folder = hw.run(name, tmp_path / "run", progress=False, device="cpu", **settings)
+    made = {}
+    for call in folder.calls.values():
+        if call.cost is not None and call.step.__name__ != "map_attention":  # one prompt
+            entry = made.setdefault(call.step.__name__, [0, 0.0, 0])
+            written = call.step.unit == NEW_TOKEN
+            entry[0] += 1
+            entry[2 if written else 1] += call.cost * (1 if written else UNITS[call.step.unit])
+    of_plan = {one.step.replace(" ", "_"): [one.calls, one.rows, one.new_tokens] for one in planned.steps}
+    assert set(made) <= set(of_plan)
+    for step in set(of_plan) - set(DEPENDS):
+        assert of_plan[step] == pytest.approx(made[step], abs=1), step
+    for step in set(made) & set(DEPENDS):
+        assert made[step][1] <= 2 * of_plan[step][1], step
+
+
+def test_a_plan_counts_examples_once_and_says_why_it_has_no_cost(folders, data, tmp_path):
+    made = plan("wiring", models=folders[:1], tasks=[data], n=8, device="cpu")
+    assert made.examples == {"kinds": 8}
+    assert made.seconds > 0
+    assert "forward rows" in str(made)
+    absent = plan("wiring", "published", models=[str(tmp_path / "absent")])
+    assert not absent.steps
+    assert "no cost" in absent.notes[-1]
+    assert absent.published["paper"] in str(absent)
 
 
 class Shared:

@@ -107,7 +107,7 @@ def scores(model):
 
 @pytest.fixture(scope="module")
 def result(model, scores):
-    return hw.mib(model, word_task(5), scores, progress=False)
+    return hw.sweep.mib(model, word_task(5), scores, progress=False)
 
 
 def test_cpr_and_cmd_are_those_of_plain_hooks_and_mibs_loop(model, scores, result):
@@ -131,14 +131,14 @@ def test_without_the_input_nothing_is_explained(model, scores):
     values = scores.values.copy()
     values[0, -2] = -np.nanmax(np.abs(values)) - 1  # the last of the signed order
     last = replace(scores, values=values)
-    shares = hw.mib(model, word_task(4), last, progress=False).faithfulness("signed")
+    shares = hw.sweep.mib(model, word_task(4), last, progress=False).faithfulness("signed")
     np.testing.assert_allclose(shares[:-1], 0, atol=1e-4)
     assert shares[-1] == pytest.approx(1)
 
 
 def test_components_without_a_score_are_always_kept(model):
     alone = hw.score(model, word_task(4), "ablation", reference="patch", progress=False)
-    found = hw.mib(model, word_task(4), alone, progress=False)
+    found = hw.sweep.mib(model, word_task(4), alone, progress=False)
     assert found.components == len(model.heads())
     shares, area, _ = areas_by_hand(model, word_task(4), alone, absolute=False)
     np.testing.assert_allclose(found.faithfulness("signed"), shares, atol=2e-4)
@@ -149,7 +149,7 @@ def test_intervals_hold_the_value_and_differences_are_paired(model, scores, resu
     for estimate in (result.cpr, result.cmd):
         assert estimate.lo <= estimate.value <= estimate.hi
     assert result.minus(result) == {"cpr": (0, 0, 0), "cmd": (0, 0, 0)}
-    other = hw.mib(model, word_task(4), scores, progress=False)
+    other = hw.sweep.mib(model, word_task(4), scores, progress=False)
     with pytest.raises(HeadwiseError, match="needs the same examples: 5 and 4"):
         result.minus(other)
 
@@ -193,4 +193,4 @@ def test_attention_and_mlp_side_by_side_are_seen(word_tokenizer):
 
 def test_examples_without_a_counterfactual_are_refused(model, scores):
     with pytest.raises(HeadwiseError, match="counterfactual"):
-        hw.mib(model, [hw.Example("the cat", " sat", (" ran",))], scores, progress=False)
+        hw.sweep.mib(model, [hw.Example("the cat", " sat", (" ran",))], scores, progress=False)

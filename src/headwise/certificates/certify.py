@@ -56,6 +56,8 @@ log = logging.getLogger("headwise")
 
 DRAWS, SUBSETS = 100, 20
 """Layer-matched random sets of check 4, and subsets of the circuit of check 5."""
+NEGATIVES = 40
+"""Examples of the task's own negatives, for check 7."""
 
 
 class Request(Settings):
@@ -86,7 +88,8 @@ class Request(Settings):
     refits: Refits | None = None
     """The rankings of checks 8, 10 and 11, where they are computed already."""
     negatives: Any = None
-    """For check 7: prompts of the same form without the behaviour (a task, or what `hw.task` makes one of)."""
+    """For check 7: prompts of the same form without the behaviour (a task, or what `hw.task` makes one of); by default
+    the task's own (`Task.negatives`)."""
     others: Any = ()
     """For check 7: tasks of other behaviours."""
     draws: Count = DRAWS
@@ -123,6 +126,8 @@ def certify(
             method=heads.method, method_options=asked.method_options or heads.details["options"]
         )
     bench = Bench(model, chosen, asked.metric, asked.reference, asked.seed)
+    if asked.negatives is None and not asked.quick:
+        asked = asked.replaced(negatives=task.negatives(NEGATIVES, model=model))
     bench.options |= {"reference_task": asked.reference_task, "batch_tokens": asked.batch_tokens}
     if asked.refits is None:
         asked = asked.replaced(refits=_ranked_again(bench, asked, progress))

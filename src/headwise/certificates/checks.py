@@ -38,6 +38,8 @@ NAMES = {
     BESIDE: "beside other methods",
 }
 """By number, which are those of docs/certify.md."""
+SMALLEST_EFFECT = 0.2
+"""A family whose own effect is a smaller share of the task's has too little to explain, and is left out."""
 FEWEST = 20
 """Examples below which a check cannot pass, and a family is left out."""
 Groups = Sequence[str | None] | None
@@ -152,7 +154,9 @@ def levels(found: Followed, asked: Thresholds) -> pd.DataFrame:
         return share(gains, found.effects[numbers], groups, level)
 
     judged_levels = [one for one in listed if one[0] in several and len(one[2]) >= FEWEST]
-    clear = [one for one in judged_levels if not np.isnan(interval(one[2], 0.95)[0])]
+    least = SMALLEST_EFFECT * abs(found.effects.mean())
+    weak = {one[:2] for one in listed if abs(found.effects[one[2]].mean()) < least}
+    clear = [one for one in judged_levels if one[:2] not in weak and not np.isnan(interval(one[2], 0.95)[0])]
     together = 1 - 0.05 / max(1, len(clear))
     rows = []
     for facet, level, numbers in listed:
@@ -164,6 +168,8 @@ def levels(found: Followed, asked: Thresholds) -> pd.DataFrame:
             state, note = NOT_TESTED, f"fewer than {FEWEST} examples"
         elif np.isnan(value):
             state, note = NOT_TESTED, "no effect of its own to explain"
+        elif (facet, level) in weak:
+            state, note = NOT_TESTED, f"its own effect is below {SMALLEST_EFFECT:.0%} of the task's"
         rows.append((facet, str(level), len(numbers), value, lo, hi, state, note))
     return pd.DataFrame(rows, columns=["facet", "level", "n", "value", "lo", "hi", "state", "note"])
 

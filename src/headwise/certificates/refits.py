@@ -119,7 +119,7 @@ class Plan:
 def announcement(bench: Bench, task: Task, rows: float, plan: Plan | None) -> str:
     """What a certificate will cost: forward rows and, from one timed pass, minutes. rows: beside those of the plan."""
     length = float(np.mean([len(bench.model.tokens(example.prompt)) for example in task]))
-    pace = tokens_per_second(bench.model, task, bench.metric) / length
+    pace = tokens_per_second(bench.model, task) / length
     again = plan.rows(bench.model, bench.reference) if plan else 0
     said = (
         f"certify: about {rows + again:,.0f} forward rows, {duration((rows + again) / pace)} on this device"

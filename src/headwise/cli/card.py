@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.output import echo
-from headwise.cli.root import Limit, MetricName, ModelName, ReferenceName, TaskName, app, with_options
+from headwise.cli.root import LOAD, Limit, MetricName, ModelName, ReferenceName, TaskName, app, with_options
 from headwise.cli.running import FIGURES, check_figure, model_and_task
 
 
 @app.command()
-@with_options("seed", "option", "base", "device", "dtype", "batch_tokens", "truncate", "trust_remote_code")
+@with_options("seed", "option", *LOAD, "batch_tokens", "truncate")
 def card(
     model: ModelName,
     task: TaskName,

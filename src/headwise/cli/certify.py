@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.output import echo
-from headwise.cli.root import MODEL_HELP, STUDY, Limit, MetricName, ReferenceName, app, argument, with_options
-from headwise.cli.running import default_folder, run_study
+from headwise.cli.root import MODEL_HELP, STUDY, app, argument, with_options
+from headwise.cli.running import run_study
 from headwise.errors import HeadwiseError
 
 
 @app.command()
-@with_options("seed", *STUDY)
+@with_options(*STUDY)
 def certify(
     source: Annotated[str, argument("MODEL|RUN", f"{MODEL_HELP}; or a run of score or circuits", "models")],
     task: Annotated[
@@ -29,12 +29,6 @@ def certify(
         ),
     ] = None,
     top: Annotated[int | None, typer.Option(help="how many of the first heads form the set", min=1)] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="the run folder; by default runs/certify-MODEL-TASK")
-    ] = None,
-    n: Limit = 80,
-    metric: MetricName = None,
-    reference: ReferenceName = "mean",
     **flags: Any,
 ) -> dict[str, Any]:
     """Test whether a set of heads is a circuit of a behaviour: eleven checks, a verdict, one page.
@@ -42,7 +36,7 @@ def certify(
     A run gives model, task, ablation type and ranking; the set is tested on other examples. --quick: checks 1 to 4 on
     fewer examples. Exit code 0 whatever the verdict; --json has it.
     """
-    settings: dict[str, Any] = {"models": [source], "tasks": [task], "heads": heads, "reference": reference}
+    settings: dict[str, Any] = {"models": [source], "tasks": [task], "heads": heads}
     if (Path(source) / "run.json").is_file():
         from headwise.studies.certify.from_run import from_run
 
@@ -50,14 +44,11 @@ def certify(
             raise HeadwiseError(
                 f"{source} is a run, whose heads are the set; leave --heads out, or name the model"
             )
-        settings = from_run(source, task) | ({} if reference == "mean" else {"reference": reference})
+        settings = from_run(source, task)
     elif task is None:
         raise HeadwiseError("the task is missing: headwise certify MODEL TASK, or headwise certify RUN")
-    given = {"top": top, "n": n} | ({} if metric is None else {"metric": metric})
-    names = settings["models"][0], settings["tasks"][0]
-    folder = out or default_folder("certify", *names)
-    result = run_study("certify", folder, None, settings | given, flags)
-    return {"model": names[0], "task": names[1], **result, **show_certificate(folder)}
+    names = {"model": settings["models"][0], "task": settings["tasks"][0]}
+    return names | run_study("certify", settings | {"top": top}, flags, show_certificate)
 
 
 def show_certificate(out: Path) -> dict[str, Any]:

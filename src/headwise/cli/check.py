@@ -6,12 +6,12 @@ import time
 from typing import Any
 
 from headwise.cli.output import echo
-from headwise.cli.root import ModelName, app, with_options
+from headwise.cli.root import LOAD, ModelName, app, with_options
 from headwise.cli.running import span
 
 
 @app.command()
-@with_options("base", "device", "dtype", "trust_remote_code")
+@with_options(*LOAD)
 def check(model: ModelName, **options: Any) -> dict[str, Any]:
     """Verify that every head of a model can be ablated exactly."""
     from headwise.model.load.load import load

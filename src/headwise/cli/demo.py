@@ -11,7 +11,7 @@ import typer
 
 from headwise.cli.check import check
 from headwise.cli.output import Failed, echo
-from headwise.cli.root import app
+from headwise.cli.root import app, with_options
 from headwise.cli.running import resumable
 from headwise.errors import HeadwiseError, first_line
 from headwise.files import DiskError
@@ -40,13 +40,15 @@ SHOWN = 3
 
 
 @app.command()
+@with_options("device", "dtype", "trust_remote_code")
 def demo(
     out: Annotated[Path, typer.Option(help="the folder for the runs and the report")] = Path("demo"),
+    **flags: Any,
 ) -> dict[str, Any]:
     """Run five studies, small, on the bundled model, and write one report: a few minutes."""
-    check("smollm2")
+    check("smollm2", **flags)
     with resumable():
-        result = run_demo(out, tell=typer.echo)
+        result = run_demo(out, tell=typer.echo, **{name: value for name, value in flags.items() if value})
     if result["report"]:
         echo(f"{result['report']}: open it in a browser")
         echo(
@@ -59,8 +61,12 @@ def demo(
     return result
 
 
-def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = print) -> dict[str, Any]:
+def run_demo(
+    out: Path, *, progress: bool = True, tell: Callable[[str], None] = print, **further: Any
+) -> dict[str, Any]:
     """Run the studies into `out`, or resume where an earlier call stopped; then write the report over all of them.
+
+    further: settings of every study, such as `device`.
 
     A study that fails does not stop the others: `failed` says why, by study.
     """
@@ -69,7 +75,7 @@ def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = 
     from headwise.studies.base import run, study_named
     from headwise.studies.workbench import Workbench
 
-    chosen = {name: dict(settings) for name, settings in STUDIES.items()}
+    chosen = {name: {**settings, **further} for name, settings in STUDIES.items()}
     failed: dict[str, str] = {}
     for name, settings in chosen.items():
         missing = set(settings["models"]) - {"smollm2", *companions()}
@@ -87,9 +93,8 @@ def run_demo(out: Path, *, progress: bool = True, tell: Callable[[str], None] = 
         if name in failed:
             continue
         tell(f"{number} of {len(STUDIES)}: {name}")
-        command = _command(name, settings, out)
         try:
-            folder = run(name, out / name, workbench=bench, command=command, **settings)
+            folder = run(name, out / name, workbench=bench, **settings)
             folders[folder.path] = folder.shown
         except Exception as error:
             if isinstance(error, DiskError):  # the others would fail too
@@ -127,18 +132,3 @@ def explored(runs: list[Path]) -> str:
     """The run that the explorer shows best: one with circuits, else the first; a model where there is none."""
     named = {run.name: run for run in runs}
     return str(named.get("circuits") or next(iter(runs), "smollm2"))
-
-
-def _command(name: str, settings: dict[str, Any], out: Path) -> str:
-    """The line that makes the same run alone."""
-    models = " ".join(f"--model {model}" for model in settings["models"])
-    tasks = "".join(f" --task {task}" for task in settings.get("tasks", ()))
-    rest = {key: value for key, value in settings.items() if key not in ("models", "tasks")}
-    options = "".join(f" --set {key}={_value(value)}" for key, value in rest.items())
-    return f"headwise run {name} {models}{tasks}{options} --out {out / name}"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return f"'[{', '.join(map(str, value))}]'"
-    return str(value).lower() if isinstance(value, bool) else str(value)

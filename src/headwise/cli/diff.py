@@ -6,66 +6,39 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from headwise.cli.complete import complete
 from headwise.cli.output import echo
 from headwise.cli.root import (
     MODEL_HELP,
     STUDY,
-    Limit,
-    MetricName,
+    MethodNames,
     Positions,
-    ReferenceName,
     TaskName,
     app,
+    argument,
     with_options,
 )
-from headwise.cli.running import default_folder, run_study
+from headwise.cli.running import run_study
 from headwise.names import component_name
+
+TUNED_HELP = "a model with the same architecture: alias, hub id, folder (also of an adapter)"
 
 
 @app.command()
-@with_options("seed", *STUDY)
+@with_options(*STUDY)
 def diff(
-    before: Annotated[
-        str,
-        typer.Argument(
-            help=MODEL_HELP,
-            autocompletion=complete("models"),
-            metavar="BASE",
-        ),
-    ],
-    tuned: Annotated[
-        str,
-        typer.Argument(
-            help="a model with the same architecture: alias, hub id, folder (also of an adapter)",
-            autocompletion=complete("models"),
-            metavar="TUNED",
-        ),
-    ],
+    before: Annotated[str, argument("BASE", MODEL_HELP, "models")],
+    tuned: Annotated[str, argument("TUNED", TUNED_HELP, "models")],
     task: TaskName,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(help="signed score method; repeat for several", autocompletion=complete("methods")),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="the run folder; by default runs/diff-BASE-TUNED-TASK")
-    ] = None,
-    n: Limit = 64,
-    metric: MetricName = None,
-    reference: ReferenceName = "mean",
-    positions: Positions = "all",
+    method: MethodNames = None,
+    positions: Positions = None,
     **flags: Any,
 ) -> dict[str, Any]:
-    """Compare the heads of two models on the same examples (tuned − base); the same command again resumes."""
-    folder = out or default_folder("diff", before, tuned, task)
-    settings = {"models": [before, tuned], "tasks": [task], "methods": method or ["ablation"], "n": n}
-    settings |= {"metric": metric, "reference": reference, "positions": positions}
-    result = run_study("diff", folder, None, settings, flags)
-    for sentence in result["findings"]:
-        echo(sentence)
-    return {"base": before, "tuned": tuned, "task": task, **result, **show_diff(folder)}
+    """Compare the heads of two models on the same examples (tuned − base); the same command again resumes.
+
+    Short for `headwise run diff --model BASE --model TUNED --task TASK`.
+    """
+    settings = {"models": [before, tuned], "tasks": [task], "method": method, "positions": positions}
+    return {"base": before, "tuned": tuned, "task": task, **run_study("diff", settings, flags, show_diff)}
 
 
 def show_diff(out: Path) -> dict[str, Any]:

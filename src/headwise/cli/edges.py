@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.output import echo
-from headwise.cli.root import STUDY, MetricName, ModelName, ReferenceName, TaskName, app, with_options
-from headwise.cli.running import default_folder, largest_of, run_study
+from headwise.cli.root import STUDY, ModelName, TaskName, app, with_options
+from headwise.cli.running import largest_of, run_study
 
 
 @app.command()
-@with_options("seed", *STUDY)
+@with_options(*STUDY)
 def edges(
     model: ModelName,
     task: TaskName,
@@ -24,33 +24,25 @@ def edges(
             "default the top heads of the task"
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help="edge method: exact, attribution or integrated")] = "exact",
+    method: Annotated[
+        str | None, typer.Option(help="edge method: exact (default), attribution or integrated")
+    ] = None,
     heads: Annotated[
-        int, typer.Option(help="without --into: number of top heads whose edges are scored", min=2)
-    ] = 16,
-    out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/edges-MODEL-TASK")] = None,
-    n: Annotated[int, typer.Option("-n", "--limit", help="number of examples, in two halves", min=4)] = 32,
-    metric: MetricName = None,
-    reference: ReferenceName = "mean",
+        int | None,
+        typer.Option(help="without --into: number of top heads whose edges are scored; by default 16", min=2),
+    ] = None,
     **flags: Any,
 ) -> dict[str, Any]:
-    """Score the direct edges into some heads, or among the top heads; the same command again resumes."""
-    settings = {
-        "models": [model],
-        "tasks": [task],
-        "into": into or [],
-        "method": [method],
-        "heads": heads,
-        "n": n,
-        "metric": metric,
-        "reference": reference,
-    }
-    folder = out or default_folder("edges", model, task)
-    result = run_study("wiring", folder, None, settings, flags)
-    return {"model": model, "task": task, **result, "edges": show_edges(folder)}
+    """Score the direct edges into some heads, or among the top heads; the same command again resumes.
+
+    Short for `headwise run wiring MODEL TASK`.
+    """
+    settings = {"models": [model], "tasks": [task], "into": into, "heads": heads}
+    settings["method"] = [method] if method else None
+    return {"model": model, "task": task, **run_study("wiring", settings, flags, show_edges)}
 
 
-def show_edges(out: Path) -> list[dict[str, Any]]:
+def show_edges(out: Path) -> dict[str, Any]:
     """The ten largest edges on the terminal; returns all of them."""
     from headwise.runs import read_table
     from headwise.tables.frames import by_size
@@ -64,4 +56,4 @@ def show_edges(out: Path) -> list[dict[str, Any]]:
         interval = f"{row['score']:+8.3f}  [{row['lo']:+.3f}, {row['hi']:+.3f}]  q = {row['q']:.2g}"
         echo(f"  {row['sender']:>7} → {row['receiver']:<10}{star:<2}{interval}{shared}")
     columns = ["sender", "receiver", "slot", "score", "lo", "hi", "q"]
-    return [{str(name): value for name, value in row.items()} for row in largest[columns].to_dict("records")]
+    return {"edges": largest[columns].to_dict("records")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import webbrowser
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli.output import echo
-from headwise.cli.root import app, with_options
+from headwise.cli.root import LOAD, app, with_options
 from headwise.errors import HeadwiseError, visible
 from headwise.files import user_path
 
@@ -30,7 +31,7 @@ def private_page(url: str) -> Iterator[Path]:
 
 
 @app.command()
-@with_options("base", "device", "dtype", "trust_remote_code")
+@with_options(*LOAD, "as_json")
 def explore(
     source: Annotated[
         str,
@@ -57,6 +58,7 @@ def explore(
     from headwise.explorer.run_data import model_of_run
     from headwise.model.load.load import load
 
+    as_json = options.pop("as_json")
     if host not in LOOPBACK and not remote:
         raise HeadwiseError(
             f"--host {host} lets other machines use this model; add --remote if that is meant, or keep 127.0.0.1 and "
@@ -77,7 +79,10 @@ def explore(
                 "connection is not encrypted.",
                 err=True,
             )
-        echo(f"explorer of {explorer.model.name}: {explorer.url}  (Ctrl-C ends it)")
+        if as_json:  # at once, and not at the end: the page is there while the command runs
+            print(json.dumps({"model": explorer.model.name, "url": explorer.url}), flush=True)
+        else:
+            echo(f"explorer of {explorer.model.name}: {explorer.url}  (Ctrl-C ends it)")
         with private_page(explorer.url) as page:
             if browser:
                 webbrowser.open(page.as_uri())

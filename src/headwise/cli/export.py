@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwise.cli.output import echo
-from headwise.cli.root import ModelName, app, with_options
+from headwise.cli.root import LOAD, ModelName, app, with_options
 from headwise.display import counted
 from headwise.errors import HeadwiseError
 
@@ -25,7 +25,7 @@ PASSES = 5
 
 
 @app.command()
-@with_options("base", "device", "dtype", "trust_remote_code")
+@with_options(*LOAD)
 def export(
     model: ModelName,
     heads: Annotated[

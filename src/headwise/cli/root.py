@@ -7,6 +7,7 @@ import inspect
 import typing
 from collections.abc import Callable
 from copy import copy
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -16,6 +17,7 @@ from typer.models import OptionInfo
 
 from headwise.cli import output
 from headwise.cli.complete import complete
+from headwise.errors import command_line
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -23,7 +25,7 @@ PANELS = {
     "Model": "model base dtype trust_remote_code",
     "Data": "task data n seed truncate columns",
     "What to compute": "config method heads given metric reference positions precision top confidence k quick steps "
-    "option",
+    "option dry_run",
     "Where to run": "device batch_tokens engine address workers cores_per_worker devices_per_worker",
     "Output": "out fresh as_json quiet verbose",
 }
@@ -88,13 +90,15 @@ MethodNames = Annotated[
     typer.Option(help="score method; repeat for several", autocompletion=complete("methods")),
 ]
 MetricName = Annotated[str | None, typer.Option(help="metric; by default the task's own")]
-_ABLATION = "ablation type: zero, mean, position_mean, resample, patch"
-ReferenceName = Annotated[str, typer.Option(help=_ABLATION, autocompletion=complete("references"))]
+ABLATION = "ablation type: zero, mean, position_mean, resample, patch"
+ReferenceName = Annotated[str, typer.Option(help=ABLATION, autocompletion=complete("references"))]
 _POSITIONS = (
     "token positions that gates act on: all, last, 3 or 3,-1 (negative: from the end), or spans: S2 or S2,end"
 )
-Positions = Annotated[str, typer.Option(help=_POSITIONS)]
-PositionsOrEach = Annotated[str, typer.Option(help=f"{_POSITIONS}, or each (a score of every head there)")]
+Positions = Annotated[str | None, typer.Option(help=_POSITIONS)]
+PositionsOrEach = Annotated[
+    str | None, typer.Option(help=f"{_POSITIONS}, or each (a score of every head there)")
+]
 Limit = Annotated[int, typer.Option("-n", "--limit", help="number of examples", min=1)]
 
 
@@ -103,8 +107,20 @@ class Options(BaseModel):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    seed: int = Field(0, ge=0)
-    """random seed"""
+    config: Path | None = None
+    """a study file (YAML), or: published; options override it"""
+    out: Path | None = None
+    """the run folder; by default runs/STUDY-MODEL-TASK"""
+    n: int | None = Field(None, ge=1, alias="-n --limit")
+    """number of examples, per task or per ability; by default as many as the study takes"""
+    metric: str | None = None
+    """metric; by default the task's own"""
+    reference: str | None = None
+    """ablation type: zero, mean, position_mean, resample, patch; by default that of the study"""
+    dry_run: bool = Field(False, alias="--dry-run")
+    """show settings, models, examples, forward rows, minutes and memory; compute and write nothing"""
+    seed: int | None = Field(None, ge=0)
+    """random seed; by default 0"""
     device: str | None = None
     """cpu, cuda, cuda:1, mps, auto (spread over all devices); by default an accelerator if there is one"""
     dtype: str | None = None
@@ -141,9 +157,12 @@ class Options(BaseModel):
     """debug messages, and tracebacks of errors"""
 
 
-COMPUTE = "base device dtype batch_tokens truncate engine address workers cores_per_worker devices_per_worker"
-STUDY = ("option", "quick", "fresh", *COMPUTE.split())
-"""The options of the commands that run a study."""
+LOAD = ("base", "device", "dtype", "trust_remote_code")
+"""The options of every command that loads a model."""
+_ENGINE = "batch_tokens truncate engine address workers cores_per_worker devices_per_worker"
+_RUN = "config out n metric reference seed quick dry_run fresh option"
+STUDY = (*_RUN.split(), *LOAD, *_ENGINE.split())
+"""The options of every command that runs a study."""
 
 
 def with_options(*names: str, of: type[BaseModel] = Options) -> Callable[[Command], Command]:
@@ -161,7 +180,9 @@ def with_options(*names: str, of: type[BaseModel] = Options) -> Callable[[Comman
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     least = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
-    option = typer.Option(*(field.alias or "").split(), help=field.description, min=least)
+    completed = complete("references") if name == "reference" else None
+    names = (field.alias or "").split()
+    option = typer.Option(*names, help=field.description, min=least, autocompletion=completed)
     kind, default = inspect.Parameter.KEYWORD_ONLY, field.default
     return inspect.Parameter(name, kind, default=default, annotation=Annotated[field.annotation, option])
 
@@ -174,7 +195,7 @@ def _with_output_options(function: Callable[..., Any]) -> Callable[..., None]:
     @functools.wraps(function)
     def command(**values: Any) -> None:
         chosen = {name: values.pop(name) for name in names}
-        with output.verbosity(chosen["quiet"], chosen["verbose"]):
+        with output.verbosity(chosen["quiet"], chosen["verbose"]), command_line():
             output.show(lambda: function(**values), chosen.get("as_json", False))
 
     parameters = [

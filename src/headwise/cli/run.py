@@ -10,11 +10,8 @@ from typer.core import TyperCommand
 
 from headwise.cli.complete import complete, names
 from headwise.cli.output import echo
-from headwise.cli.root import MODEL_HELP, STUDY, MethodNames, MetricName, app, argument, with_options
-from headwise.cli.running import default_folder, run_study
-
-SHOWN = 5
-"""Findings on the terminal: those at the top of the report."""
+from headwise.cli.root import MODEL_HELP, STUDY, MethodNames, app, argument, with_options
+from headwise.cli.running import run_study
 
 
 class StudyHelp(TyperCommand):
@@ -46,10 +43,6 @@ def run(
     first_tasks: Annotated[
         list[str] | None, argument("TASK", "as in headwise score; or --task", "tasks")
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="a study file (YAML), or: published; options override it")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/STUDY-MODEL-TASK")] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(help=f"{MODEL_HELP}; repeat for several", autocompletion=complete("models")),
@@ -60,17 +53,9 @@ def run(
     ] = None,
     data: Annotated[list[Path] | None, typer.Option(help="a task file, beside or instead of --task")] = None,
     method: MethodNames = None,
-    n: Annotated[
-        int | None, typer.Option("-n", "--limit", help="number of examples, per task or per ability", min=1)
-    ] = None,
     k: Annotated[
         list[int] | None, typer.Option("-k", help="number of heads; repeat for several", min=0)
     ] = None,
-    metric: MetricName = None,
-    reference: Annotated[
-        str | None, typer.Option(help="ablation type", autocompletion=complete("references"))
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="random seed", min=0)] = None,
     **flags: Any,
 ) -> dict[str, Any]:
     """Run a study into a run folder; the same command again resumes.
@@ -80,11 +65,5 @@ def run(
     rest = [word for word in (first_model, *(first_tasks or [])) if word]
     models = [*rest[:1], *(model or [])]
     tasks = [*rest[1:], *(task or []), *map(str, data or [])]
-    settings: dict[str, Any] = {"models": models, "tasks": tasks, "method": method, "n": n, "k": k}
-    settings |= {"metric": metric, "reference": reference, "seed": seed}
-    configs = [Path(config).stem] if config else []
-    folder = out or default_folder(study, *configs, *models, *tasks)
-    result = run_study(study, folder, config, settings, flags)
-    for sentence in result["findings"][:SHOWN]:
-        echo(f"- {sentence}")
-    return result
+    settings: dict[str, Any] = {"models": models, "tasks": tasks, "method": method, "k": k}
+    return run_study(study, settings, flags)

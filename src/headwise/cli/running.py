@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import isnan
 from pathlib import Path
@@ -26,28 +26,46 @@ LONGEST_NAME = 100
 """Characters of a default folder's name."""
 
 
+SHOWN = 5
+"""Findings on the terminal: those at the top of the report."""
+_SHOWN_AS_TABLE = ("score", "certify")
+"""Studies whose table on the terminal says what their findings say."""
+
+
 def run_study(
-    study: str, out: Path, file: Path | None, settings: dict[str, Any], flags: dict[str, Any]
+    study: str,
+    settings: dict[str, Any],
+    flags: dict[str, Any],
+    show: Callable[[Path], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Carry out a study with these settings and the options `STUDY`; what was not given keeps its default.
 
-    Returns what `--json` prints.
+    Returns what `--json` prints. show: prints the main table of the finished run, and returns its rows.
     """
     from headwise.studies.settings.resolve import assignments
     from headwise.tasks.opening import check_given
 
+    file, out = flags.pop("config"), flags.pop("out")
+    if out is None:
+        configs = [Path(file).stem] if file else []
+        out = default_folder(study, *configs, *settings["models"], *settings["tasks"])
     assigned = assignments(flags.pop("option") or [])
     check_given(_given({**settings, **flags}, assigned))
     # Imports torch: seconds, which a bad file need not wait for.
     from headwise.studies.base import run as carry_out
 
+    dry = flags.pop("dry_run")
     given = _given({**_with_method(study, settings), **flags}, assigned)
+    if dry:
+        return _show_plan(study, file, given)
     with resumable() as command:
         folder = carry_out(study, out, file, command=command, **given)
     folder.announce()
     outputs = "tables, figures and report.html" if folder.report else "tables and figures, but no report"
     echo(f"{out}: {outputs}")
     tables = {path.stem: path for path in sorted((out / "tables").glob("*.parquet"))}
+    for sentence in folder.findings[:SHOWN] if study not in _SHOWN_AS_TABLE or show is None else ():
+        echo(f"- {sentence}")
     return {
         "study": study,
         "run": out,
@@ -55,14 +73,28 @@ def run_study(
         "tables": tables,
         "notices": folder.notices,
         "findings": folder.findings,
+        **(show(out) if show else {}),
     }
+
+
+def _show_plan(study: str, file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """What the run would compute; returns what `--json` prints."""
+    from dataclasses import asdict
+
+    from headwise.studies.base import plan
+
+    for option in ("fresh", "engine"):
+        given.pop(option, None)
+    made = plan(study, file, **given)
+    echo(str(made))
+    return {**asdict(made), "seconds": made.seconds}
 
 
 def _given(options: dict[str, Any], assigned: dict[str, Any]) -> dict[str, Any]:
     """What was given, by options and by --set, which has the last word."""
     from headwise.studies.settings.resolve import merge
 
-    given = {name: value for name, value in options.items() if value not in (None, False, [])}
+    given = {name: value for name, value in options.items() if value is not False and value not in (None, [])}
     merge(given, assigned)
     return given
 
@@ -95,7 +127,7 @@ def model_and_task(
     from headwise.model.load.load import load
     from headwise.tasks import task as open_task
 
-    left = {name: flags.pop(name) for name in ("seed", "batch_tokens")}
+    left = {"seed": flags.pop("seed") or 0, "batch_tokens": flags.pop("batch_tokens")}
     loaded = load(model, **flags)
     return loaded, open_task(task, n, model=loaded, seed=left["seed"], **options), left
 
@@ -145,13 +177,14 @@ def resumable() -> Iterator[str]:
         raise typer.Exit(1) from None
 
 
-def show_scores(out: Path, tables: Collection[str]) -> list[dict[str, Any]]:
+def show_scores(out: Path) -> dict[str, Any]:
     """Print the heads (or heads at positions, where the run has no others) that stand out; returns every row."""
     from headwise.charts.heatmap import position_name
     from headwise.runs import read_table
     from headwise.tables.frames import SKEWED, by_size, too_few
 
-    table = read_table(out, "scores" if "scores" in tables else "positions")
+    has_scores = (out / "tables" / "scores.parquet").is_file()
+    table = read_table(out, "scores" if has_scores else "positions")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
         n = span(part["n"].tolist())
         echo(f"{name} on {task}, {model}: {largest_of(len(part))}, n = {n}")
@@ -166,7 +199,7 @@ def show_scores(out: Path, tables: Collection[str]) -> list[dict[str, Any]]:
             echo(f"  {head:<{24 if 'position' in row else 8}}{row['score']:+8.3f}{interval}{q}{skewed}")
         if few := too_few(part, "head-position pair" if "position" in part else "head"):
             echo(f"  {few}")
-    return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
+    return {"scores": table.to_dict("records")}
 
 
 def largest_of(count: int) -> str:

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.root import (
-    STUDY,
-    Limit,
-    MethodNames,
-    MetricName,
-    ModelName,
-    PositionsOrEach,
-    ReferenceName,
-    TaskName,
-    app,
-    with_options,
-)
-from headwise.cli.running import default_folder, run_study, show_scores
+from headwise.cli.root import STUDY, MethodNames, ModelName, PositionsOrEach, TaskName, app, with_options
+from headwise.cli.running import run_study, show_scores
 
 
 @app.command()
-@with_options("seed", *STUDY)
+@with_options(*STUDY)
 def score(
     model: ModelName,
     task: TaskName,
     method: MethodNames = None,
-    out: Annotated[Path | None, typer.Option(help="the run folder; by default runs/score-MODEL-TASK")] = None,
-    n: Limit = 64,
-    metric: MetricName = None,
-    reference: ReferenceName = "mean",
-    positions: PositionsOrEach = "all",
+    positions: PositionsOrEach = None,
     precision: Annotated[
         str | None,
         typer.Option(
@@ -49,22 +33,12 @@ def score(
 ) -> dict[str, Any]:
     """Score every head of a model on a task; the same command again resumes.
 
-    With --positions each: every head at every token position.
+    Short for `headwise run score MODEL TASK`. With --positions each: every head at every token position.
     """
     early = {"precision": _number(precision), "top": top, "confidence": confidence}
-    settings = {
-        "models": [model],
-        "tasks": [task],
-        "method": method or ["ablation"],
-        "n": n,
-        "metric": metric,
-        "reference": reference,
-        "positions": positions,
-        "method_options": {name: value for name, value in early.items() if value is not None},
-    }
-    folder = out or default_folder("score", model, task)
-    result = run_study("score", folder, None, settings, flags)
-    return {"model": model, "task": task, **result, "scores": show_scores(folder, result["tables"])}
+    settings: dict[str, Any] = {"models": [model], "tasks": [task], "method": method, "positions": positions}
+    settings["method_options"] = {name: value for name, value in early.items() if value is not None}
+    return {"model": model, "task": task, **run_study("score", settings, flags, show_scores)}
 
 
 def _number(given: str | None) -> float | str | None:

@@ -16,7 +16,7 @@ _SETTINGS = "sample", "steps", "bound", "batch", "length", "rank", "rate", "seed
 
 
 @app.command()
-@with_options("option", "device")
+@with_options("option", "device", "dtype", "trust_remote_code")
 @with_options(*_SETTINGS, of=SparsifySettings)
 def sparsify(
     model: Annotated[str, typer.Argument(help="bundled alias, hub id or folder", metavar="MODEL")],
@@ -53,7 +53,8 @@ def sparsify(
     from headwise.sparsify.sparsify import sparsify as train
     from headwise.studies.settings.resolve import assignments
 
-    option, device = settings.pop("option"), settings.pop("device")
+    option = settings.pop("option")
+    loading = {name: settings.pop(name) for name in ("device", "dtype", "trust_remote_code")}
     finished = evaluate and is_sparse(model)
     if evaluate and not held_out:
         raise HeadwiseError("--evaluate needs text that was not trained on: give --held-out FILE")
@@ -64,13 +65,13 @@ def sparsify(
     length, result = settings["length"], dict[str, Any]({"folder": out, "done": True})
     if not finished:
         settings |= assignments(option or [])
-        options: dict[str, Any] = {"start": start, "seconds": seconds, "fresh": fresh, "device": device}
+        options: dict[str, Any] = {"start": start, "seconds": seconds, "fresh": fresh, **loading}
         done = train(model, text or [], out, compile=compile, graph=graph, **options, **settings)
         echo(f"{out}: done" if done else f"{out}: stopped after {seconds:.0f} s; the same command resumes")
         if not done or not evaluate:
             return result | {"done": done}
     sparse, into = (model, out) if finished else (out, out / "evaluation")
-    compare(sparse, held_out or [], into, control=control, length=length, limit=limit, ioi=ioi, device=device)
+    compare(sparse, held_out or [], into, control=control, length=length, limit=limit, ioi=ioi, **loading)
     summary = (into / "summary.txt").read_text(encoding="utf-8")
     echo(summary + f"{into}: tables and figures")
     return result | {"evaluation": into, "summary": summary.splitlines()}

@@ -9,7 +9,7 @@ import typer
 
 from headwise.cli.complete import complete
 from headwise.cli.output import echo
-from headwise.cli.root import TaskName, app, with_options
+from headwise.cli.root import LOAD, TaskName, app, with_options
 
 if TYPE_CHECKING:
     from headwise.tasks import Example, Task
@@ -18,7 +18,7 @@ ACCURACY_EXAMPLES = 50
 
 
 @app.command("task")
-@with_options("seed", "option", "device", "dtype", "truncate")
+@with_options("seed", "option", *LOAD, "truncate")
 def task_(
     name: TaskName,
     show: Annotated[
@@ -35,7 +35,7 @@ def task_(
     """Show what a task asks and, with --model, how well a model does."""
     from headwise.studies.settings.resolve import assignments
 
-    seed, assigned = options.pop("seed"), assignments(options.pop("option") or [])
+    seed, assigned = options.pop("seed") or 0, assignments(options.pop("option") or [])
     facts = task_facts(name, show, model, seed, assigned, options)
     echo(as_text(facts))
     return facts

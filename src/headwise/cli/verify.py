@@ -15,7 +15,7 @@ from headwise.errors import HeadwiseError, quoted, visible
 
 
 @app.command()
-@with_options("trust_remote_code")
+@with_options("device", "dtype", "trust_remote_code")
 def verify(
     run: Annotated[Path, typer.Argument(help="a finished run folder", metavar="RUN")],
     steps: Annotated[str, typer.Option(help="number of steps to recompute, or all")] = "3",

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.bounded import MOST_TEXT, read_parquet, regular
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, flag, hint
 from headwise.heads.components import kinds_of
 from headwise.heads.head import Head, Order, head_list, heads_of, ranked
 from headwise.heads.scores import Scores
@@ -90,14 +90,14 @@ def read_heads(
         path = path / "tables" / "scores.parquet"
     if path.suffix != ".parquet" and not (task is None and method is None):
         raise HeadwiseError(
-            f"{path} holds one list of heads; --task and --method choose a map of a scores.parquet"
+            f"{path} holds one list of heads; {flag('task')} and {flag('method')} choose a map of a scores.parquet"
         )
     if top is not None and top < 1:
-        raise HeadwiseError(f"--top is {top}; expected at least 1")
+        raise HeadwiseError(f"top is {top}; expected at least 1")
     if path.suffix not in (".npz", ".parquet"):
         order = _named(path) or load_order(path)
     elif top is None:
-        raise HeadwiseError(f"{path} holds scores of every head; say how many to take: --top 16")
+        raise HeadwiseError(f"{path} holds scores of every head; say how many to take: {hint('top', 16)}")
     else:
         scores = Scores.load(path) if path.suffix == ".npz" else _from_run(path, task, method, model, prefer)
         if model is not None and existing is not None:
@@ -116,7 +116,7 @@ def _check_model(path: Path, scores: Scores, model: str, existing: set[Head]) ->
     if {head for head in scores.heads() if head.head >= 0} != existing:
         raise HeadwiseError(
             f"{path} has scores of {scores.model}, whose heads are not those of {model}; give scores of {model}, or "
-            "name the heads: --heads L12H3,L3H1"
+            f"name the heads: {flag('heads')} L12H3,L3H1"
         )
     log.warning(
         "%s has scores of %s, not of %s: they hold only if both are the same model",
@@ -198,7 +198,7 @@ def _from_run(
     maps = table[["model", "task", "method"]].drop_duplicates()
     if len(maps) != 1:
         raise HeadwiseError(
-            f"{path} has {len(maps)} maps that fit; --task and --method choose one of those it holds: "
+            f"{path} has {len(maps)} maps that fit; {flag('task')} and {flag('method')} choose one of those it holds: "
             + "; ".join(f"{row.task} by {row.method} ({row.model})" for row in maps[:10].itertuples())
         )
     table = _checked(path, table)

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from headwise.charts.chart import Chart
 from headwise.charts.section import Finding
 from headwise.charts.static import figure
@@ -46,7 +48,7 @@ class OpenedRun(RunReader):
     def scores(
         self, method: str | None = None, *, model: str | None = None, task: str | None = None
     ) -> list[Any]:
-        """The scores behind the tables as `hw.Scores` (or `hw.PositionScores`), with their values per example."""
+        """The scores behind the tables as `hw.Scores` (or `PositionScores`), with their values per example."""
         return self._results(("Scores", "PositionScores"), method=method, model=model, task=task)
 
     def curves(
@@ -60,6 +62,19 @@ class OpenedRun(RunReader):
     ) -> list[Any]:
         """The edges behind the tables as `hw.Edges`."""
         return self._results(("Edges",), method=method, model=model, task=task)
+
+    def texts(self, *, model: str | None = None, task: str | None = None) -> pd.DataFrame:
+        """What the model wrote in the run, a row per text: its column `text`, and what it was written for."""
+        named = [self.tables[name] for name in ("texts", "cross_texts", "answers") if name in self.tables]
+        tables = [table for table in named if "text" in table]
+        if not tables:
+            raise HeadwiseError(
+                f"the run {self.path} of the study {self.study!r} has no texts; masking and prompts do"
+            )
+        rows = tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
+        for name, value in (("model", model), ("task", task)):
+            rows = rows if value is None else rows[rows[name] == value]
+        return rows.reset_index(drop=True)
 
     def _results(self, kinds: tuple[str, ...], **wanted: str | None) -> list[Any]:
         """The stored results of these classes whose attributes have the values that are asked for."""

@@ -22,9 +22,10 @@ from headwise.charts.chart import Chart, Panel
 from headwise.charts.interactive import page_chart, rounded
 from headwise.charts.section import Finding, Shown, section_of
 from headwise.charts.style import css_variables
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, flag
 from headwise.files import explain_disk_errors, replacing
 from headwise.report.cards import head_pages
+from headwise.report.compared import run_labels
 from headwise.report.docs import glossary, glossed, markdown, terms_in
 from headwise.report.docs import page as doc_page
 from headwise.report.examples import ExampleSets
@@ -75,7 +76,7 @@ def write_report(
     if path.exists() and not path.is_file():
         raise HeadwiseError(
             f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}, but the report is one file; give "
-            "--out a name such as report.html"
+            f"{flag('out')} a name such as report.html"
         )
     opened = [RunReader(Path(run)) for run in runs]
     page = _page(opened, story, drawn or {})
@@ -169,7 +170,7 @@ def _page(runs: Sequence[RunReader], story: Story | None, drawn: Mapping[Path, S
         told = {"title": story.title, "sentences": story.sentences, "chart": _shown(story.chart, _STORY)}
     examples = ExampleSets()
     sections, heads, cards = [], [], list[dict[str, Any]]()
-    for number, run in enumerate(runs):
+    for number, (run, label) in enumerate(zip(runs, run_labels(runs), strict=True)):
         section = drawn.get(run.path) or shown_of(run)
         on_page = [chart for chart in section.charts if chart.page_panels]
         with run.explained():
@@ -179,9 +180,9 @@ def _page(runs: Sequence[RunReader], story: Story | None, drawn: Mapping[Path, S
                 about["examples"] = bool(charts[about["id"]]["sets"])
             if section.heads is not None and len(section.heads):
                 rows = section.heads.astype({"layer": int, "head": int} | dict.fromkeys(_NUMBERS, float))
-                heads.append(rows.assign(study=run.study, run=number))
-            cards += [{"study": run.study, **card} for card in head_pages(run.tables)]
-        sections.append(_words(run, section, shown, f"study-{number}"))
+                heads.append(rows.assign(study=label, run=number))
+            cards += [{"study": label, **card} for card in head_pages(run.tables)]
+        sections.append(_words(run, section, shown, f"study-{number}", label))
     docs = [name for name in dict.fromkeys(section["docs"] for section in sections) if markdown(name)]
     content = {"charts": charts, "heads": _heads(heads), "sets": examples.sets, "inputs": examples.inputs}
     parts = {
@@ -230,7 +231,9 @@ def _with_examples(
     return chart | {"sets": list(dict.fromkeys(sets))}
 
 
-def _words(run: RunReader, section: Shown, shown: list[dict[str, Any]], name: str) -> dict[str, Any]:
+def _words(
+    run: RunReader, section: Shown, shown: list[dict[str, Any]], name: str, label: str
+) -> dict[str, Any]:
     """What the template says of one run."""
 
     def link(finding: Finding) -> str:
@@ -241,17 +244,28 @@ def _words(run: RunReader, section: Shown, shown: list[dict[str, Any]], name: st
     return {
         "id": name,
         "run": run,
+        "label": label,
         "info": run.info,
         "question": run.question,
-        "findings": [_Linked(finding, link(finding), run.study) for finding in section.findings],
+        "findings": [_Linked(finding, link(finding), label) for finding in section.findings],
         "charts": shown,
         "docs": section.docs,
+        "published": _published(run.info.get("about")),
         "texts": _table(section.texts, _TEXTS),
         "texts_title": section.texts_title,
         "made_with": run.made_with,
         "settings": json.dumps(run.made_with["settings"], indent=1, ensure_ascii=False),
         "took": _took(run.info.get("timings", {}).get("seconds")),
     }
+
+
+def _published(about: Any) -> dict[str, Any] | None:
+    """What a study file says of its paper; the file may be anybody's."""
+    if not isinstance(about, dict) or not about:
+        return None
+    rows = [row for row in about.get("settings", []) if isinstance(row, dict)]
+    words = {str(name): str(about[name]) for name in ("paper", "figure", "first", "cost") if name in about}
+    return {"words": words, "table": _table(pd.DataFrame(rows).fillna("–")) if rows else None}
 
 
 def _caption(chart: Chart) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headwise.display import counted
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, flag, hint
 from headwise.progress import progress as show_progress
 from headwise.runs.folder.folder import RunFolder
 from headwise.runs.step import Call, Finished, Job
@@ -116,7 +116,7 @@ def _with_whole_results(
             folder.salvage()
     raise HeadwiseError(
         f"results are damaged again as soon as they are written to {folder.path}; the disk cannot be trusted, "
-        "so give --out a folder on another"
+        f"so give {flag('out')} a folder on another"
     )
 
 
@@ -152,7 +152,7 @@ def _check_finite(folder: RunFolder, calls: Any) -> None:
     except (LookupError, TypeError, ValueError):
         raise HeadwiseError(
             f"what {folder.store.path} says of a step is not what headwise writes; use another run, or start again "
-            "with --fresh"
+            f"with {hint('fresh', True)}"
         ) from None
     for notice in sentences[:_LISTED]:
         folder.notice(notice)
@@ -162,6 +162,6 @@ def _check_finite(folder: RunFolder, calls: Any) -> None:
         (call, column), others = empty[0], len(empty) - 1
         more = f" as in {counted(others, 'more step')}," if others else ""
         raise HeadwiseError(
-            f"{call.label}: every value of {column},{more} so there is no result; use a wider dtype (--dtype float32), "
-            "or another metric or reference, or leave out the examples that cause it"
+            f"{call.label}: every value of {column},{more} so there is no result; use a wider dtype "
+            f"({hint('dtype', 'float32')}), or another metric or reference, or leave out the examples that cause it"
         )

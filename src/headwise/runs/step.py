@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+ROW, SHARED, BACKWARD, NEW_TOKEN = "row", "shared row", "backward row", "new token"
+UNITS = {ROW: 1.0, SHARED: 0.5, BACKWARD: 2.0}
+"""What one unit of a cost is worth in forward rows: a row whose first blocks are shared with others; a forward and a
+backward pass of a fit, which packs rows without padding. A generated token is timed by itself."""
+
 
 def _silent(steps: int = 1) -> None:
     """Progress that nobody watches."""
@@ -58,8 +63,9 @@ class Step(Generic[P, T]):
         version: int | Callable[..., Any],
         cost: Callable[..., int] | None,
         label: str | None,
+        unit: str = ROW,
     ) -> None:
-        self.function, self.version, self.cost = function, version, cost
+        self.function, self.version, self.cost, self.unit = function, version, cost, unit
         module = (function.__module__ or "script").removeprefix("headwise.studies.")
         self.name = f"{module}.{function.__qualname__}"
         self.label = label or function.__name__.replace("_", " ")
@@ -78,17 +84,22 @@ class Step(Generic[P, T]):
 
 
 def step(
-    *, version: int | Callable[..., Any] = 1, cost: Callable[..., int] | None = None, label: str | None = None
+    *,
+    version: int | Callable[..., Any] = 1,
+    cost: Callable[..., int] | None = None,
+    label: str | None = None,
+    unit: str = ROW,
 ) -> Callable[[Callable[Concatenate[Job, P], T]], Step[P, T]]:
     """Decorator: remember the results of a function whose first argument is a `Job`.
 
     version: raised when the numbers change, so that stored results are computed again; or a function of the arguments.
     cost: from the arguments to forward rows, the unit of `job.advance`; a step without a cost runs no model and is
-    computed in this process. label: what messages call it; `{name}` and `{task.name}` stand for arguments.
+    computed in this process. label: what messages call it; `{name}` and `{task.name}` stand for arguments. unit: what
+    the cost counts, for plans: one of `UNITS`, or `NEW_TOKEN`.
     """
 
     def decorate(function: Callable[Concatenate[Job, P], T]) -> Step[P, T]:
-        return Step(function, version, cost, label)
+        return Step(function, version, cost, label, unit)
 
     return decorate
 

@@ -12,7 +12,6 @@ import pandas as pd
 from headwise import stats
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads import Scores
-from headwise.several import several
 
 
 @dataclass(frozen=True)
@@ -53,18 +52,13 @@ class Agreement:
         return "".join(f"<p>{name}</p>{table.round(2).to_html()}" for name, table in self._parts().items())
 
 
-def compare(scores: Sequence[Scores], *, k: int | None = None, seed: int = 0) -> Agreement:
-    """The agreement of several scores of the same heads.
-
-    k: size of the top sets; by default a tenth of the heads. Scores with the same settings but another seed, or on
-    other examples of the same task, count as repetitions of one another.
-    """
-    scores = several(scores)
+def agreement(scores: Sequence[Scores], *, k: int | None = None, seed: int = 0) -> Agreement:
+    """The agreement of several scores of the same heads; k: as for `hw.compare`."""
     if len(scores) < 2:
         raise HeadwiseError(f"compare needs at least two scores, not {len(scores)}")
     for one in scores:
         if not isinstance(one, Scores):
-            raise HeadwiseError(f"compare is given {quoted(one)}; expected results of hw.score")
+            raise HeadwiseError(f"compare is given {quoted(one)}; expected results of hw.score, or runs")
     shapes = sorted({s.shape for s in scores})
     if len(shapes) > 1:
         listed = " and ".join(f"{layers} × {heads}" for layers, heads in shapes)

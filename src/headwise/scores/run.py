@@ -76,7 +76,7 @@ def score(
         that ablate nothing ignore it, except `direct`: by default `zero` there, so the head's whole output counts.
     positions: where heads are ablated: `all` tokens, from the `last` prompt token on, token positions such as [3, -1],
         or spans, such as "S2" or ["S2", "end"]. "each" gives a score for every head and position
-        (`hw.PositionScores`).
+        (`headwise.heads.PositionScores`).
     progress: False for no progress bar.
     options: the method's own. Most have `components`: ["heads", "mlps", "input"] scores the output of each MLP
         (`MLP12`) and the embeddings (`input`) beside the heads.

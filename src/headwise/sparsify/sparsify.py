@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, flag
 from headwise.files import explain_disk_errors, named_source, user_path
 from headwise.model.load.bundled import companions
 from headwise.model.load.load import load
@@ -51,7 +51,6 @@ def sparsify(
     start: str | Path | None = None,
     seconds: float | None = None,
     fresh: bool = False,
-    device: str | None = None,
     compile: bool | None = None,
     graph: bool | None = None,
     report: Callable[[str], None] = log.info,
@@ -64,8 +63,10 @@ def sparsify(
     start: a folder that an earlier training made; its adapter is where this one begins.
     seconds: stop cleanly after so long. compile, graph: use torch.compile and a CUDA graph (default: on a GPU,
         where they work).
-    settings: fields of `SparsifySettings`.
+    settings: fields of `SparsifySettings`; and `device`, `dtype` (float32 by default), `trust_remote_code`, as for
+        `hw.load`.
     """
+    options = _loading(settings)
     chosen = SparsifySettings(**settings)
     if importlib.util.find_spec("peft") is None:
         raise HeadwiseError(
@@ -82,7 +83,7 @@ def sparsify(
     if start is not None:
         inputs["start"] = _digest(Path(start) / WEIGHTS)
     disk.begin({**inputs, **dict(chosen)}, fresh)
-    loaded = load(model, device=device, dtype="float32")
+    loaded = load(model, **options)
     given = sequences(loaded.text, paths, chosen.length)
     sampled = _sampled(loaded, given, chosen, disk)
     report(f"training on {len(given)} sequences of the texts and {len(sampled)} of the model's own")
@@ -95,6 +96,15 @@ def sparsify(
     if done:
         draw_training(out)
     return done
+
+
+def _loading(settings: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of `load` out of these settings."""
+    options = {name: settings.pop(name, None) for name in ("device", "dtype", "trust_remote_code")}
+    return options | {
+        "dtype": options["dtype"] or "float32",
+        "trust_remote_code": bool(options["trust_remote_code"]),
+    }
 
 
 def draw_training(out: str | Path) -> None:
@@ -122,11 +132,12 @@ def evaluate(
     length: int = 256,
     limit: int | None = None,
     ioi: int = 500,
-    device: str | None = None,
+    **options: Any,
 ) -> dict[str, pd.DataFrame]:
     """Compare a sparse model with its dense base (and its control) on texts not trained on.
 
-    Tables and figures are written into `out`; returns the tables "texts", "edges", "lengths" and "ioi".
+    Tables and figures are written into `out`; returns the tables "texts", "edges", "lengths" and "ioi". options:
+    `device`, `dtype` (float32 by default) and `trust_remote_code`, as for `hw.load`.
     """
     from headwise.charts.static import figure
     from headwise.charts.style import save
@@ -134,14 +145,15 @@ def evaluate(
 
     paths = [Path(path) for path in several(held_out)]
     if not paths:
-        raise HeadwiseError("evaluation needs text that was not trained on; give --held-out FILE")
-    sparse_model = load(sparse, device=device, dtype="float32")
+        raise HeadwiseError(f"evaluation needs text that was not trained on; give {flag('held_out')} FILE")
+    options = _loading(options)
+    sparse_model = load(sparse, **options)
     gates = sparse_model.edge_gates
     if gates is None or gates.bias is None:
         raise HeadwiseError(f"{sparse} has no edge gates; give a folder that headwise sparsify made")
-    models = {"dense": load(gates.base, device=device, dtype="float32"), "sparse": sparse_model}
+    models = {"dense": load(gates.base, **options), "sparse": sparse_model}
     if control is not None:
-        models["control"] = load(control, device=device, dtype="float32")
+        models["control"] = load(control, **options)
     tables = compare(models, paths, length=length, limit=limit, ioi=ioi)
     folder = Path(out)
     with explain_disk_errors(folder):

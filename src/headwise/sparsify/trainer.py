@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from headwise.errors import HeadwiseError, first_line
+from headwise.errors import HeadwiseError, first_line, flag, hint
 from headwise.files import explain_disk_errors, replacing
 from headwise.model.forward.kernels import GraphPool, Replay
 from headwise.model.sites.patch import attention_named
@@ -68,7 +68,7 @@ class Disk:
                 if changes:
                     raise HeadwiseError(
                         f"{self.out} holds a training with other settings ({changes}); give the same settings to "
-                        "resume it, another --out, or --fresh to start over"
+                        f"resume it, {flag('out')} another folder, or {hint('fresh', True)} to start over"
                     )
                 return
             with replacing(path) as partial:

@@ -8,6 +8,8 @@ A study is ordinary Python over steps (`runs/step.py`): it asks its run for resu
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +22,14 @@ from headwise.charts.style import save
 from headwise.errors import HeadwiseError, unknown
 from headwise.files import DiskError, user_path
 from headwise.progress import progress as show_progress
-from headwise.registry import Registry
+from headwise.registry import Registry, command_line
 from headwise.report import write_report
-from headwise.runs import LocalExecutor, RunFolder
+from headwise.runs import Call, LocalExecutor, RunFolder
 from headwise.runs.reader import RunReader
+from headwise.several import several
+from headwise.studies.plan import Plan, make_plan
 from headwise.studies.run import Run
-from headwise.studies.settings.resolve import resolve
+from headwise.studies.settings.resolve import about_of, resolve
 from headwise.studies.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -46,6 +50,8 @@ class Study:
     """Computes the answer: from a run and the settings to the run's tables."""
     section: Section | None = None
     """Charts, which are the figures of the run, and findings, both from the finished tables."""
+    plan: Callable[[Run, Any], Iterable[Call[Any]]] | None = None
+    """The calls that the body will make, for `--dry-run`; stand-ins of the right size take the place of results."""
 
 
 STUDIES: Registry[Study] = Registry("study", "headwise.studies.*.study")
@@ -56,15 +62,19 @@ ENGINE_OPTIONS = ("address", "workers", "cores_per_worker", "devices_per_worker"
 
 
 def study(
-    *, question: str, settings: type, section: Section | None = None, name: str | None = None
+    *,
+    question: str,
+    settings: type,
+    section: Section | None = None,
+    name: str | None = None,
+    plan: Callable[..., Iterable[Call[Any]]] | None = None,
 ) -> Callable[[Body], Body]:
     """Decorator: make a function a study, known to `run`, the command line and the report under its name."""
 
     def register(body: Body) -> Body:
         known = name or body.__name__
-        STUDIES.add(
-            known, Study(name=known, question=question, settings=settings, body=body, section=section)
-        )
+        about: dict[str, Any] = {"question": question, "settings": settings, "section": section, "plan": plan}
+        STUDIES.add(known, Study(name=known, body=body, **about))
         SECTIONS.add(known, section)
         return body
 
@@ -80,6 +90,15 @@ def published(name: str) -> Path:
     if name not in files:
         raise unknown("published study", name, files)
     return files[name]
+
+
+def notes_on(about: Mapping[str, Any], settings: Any) -> list[str]:
+    """The sentences of a study file for settings that have the values it names: what was not given, for example."""
+    return [
+        str(note["say"])
+        for note in about.get("notes", [])
+        if all(list(getattr(settings, name)) == value for name, value in note["when"].items())
+    ]
 
 
 def carry_out(chosen: Study, settings: Any, bench: Workbench, folder: RunFolder) -> Shown | None:
@@ -146,13 +165,13 @@ def run(
     """
     chosen, out = study_named(name), user_path(out)
     engine_options = {option: settings.pop(option, None) for option in ENGINE_OPTIONS}
-    if file is not None and str(file) == PUBLISHED:
-        file = published(name)
-    resolved: Any = resolve(chosen.settings, file, settings)
-    resolved.before_run()
+    file = published(name) if str(file) == PUBLISHED else file
+    resolved, about = resolve(chosen.settings, file, settings), about_of(file)
     bench = workbench or Workbench(progress=progress)
-    bench.configure(resolved)
-    bench.check_files(resolved)
+    command = command or same_command(
+        chosen, file, settings | engine_options | {"engine": engine}, out, bench
+    )
+    bench.prepare(resolved)
     executor = chosen_executor(engine, engine_options, bench, resolved.device)
     # The outermost bar: it is done when the report is written.
     with show_progress(name, show=bench.progress):
@@ -174,9 +193,45 @@ def run(
         ):
             folder.executor = executor
             folder.announce()  # other settings than before are worth knowing before hours are spent on them
+            for sentence in notes_on(about, resolved):
+                folder.notice(sentence)
             folder.shown = carry_out(chosen, resolved, bench, folder)
+            folder.info["about"] = about
         _write_report(folder)
     return folder
+
+
+def plan(
+    name: str, file: str | Path | None = None, *, workbench: Workbench | None = None, **settings: Any
+) -> Plan:
+    """What `run` would compute with the same arguments: settings, models, examples, rows, minutes and memory."""
+    chosen = study_named(name)
+    given = {option: value for option, value in settings.items() if option not in ENGINE_OPTIONS}
+    file = published(name) if str(file) == PUBLISHED else file
+    resolved, about = resolve(chosen.settings, file, given), about_of(file)
+    bench = workbench or Workbench(progress=False)
+    return make_plan(chosen, resolved, bench, about, notes_on(about, resolved))
+
+
+def same_command(
+    chosen: Study, file: str | Path | None, given: Mapping[str, Any], out: Path, bench: Workbench
+) -> str:
+    """The command that makes the run of a call from Python; for a study that a script has registered, the script's."""
+    if chosen.body.__module__ == "__main__":
+        return command_line(["python", *sys.argv])
+    words = ["headwise", "run", chosen.name]
+    if file is not None:
+        words += ["--config", PUBLISHED if Path(file).name == f"{PUBLISHED}.yaml" else str(file)]
+    for name, value in given.items():
+        values = several(value) if name in ("models", "tasks") and not isinstance(value, Mapping) else ()
+        if values:
+            named = [bench.source(str(one)) if name == "models" else str(one) for one in values]
+            words += [word for one in named for word in (f"--{name[:-1]}", one)]
+        elif name in ("engine", *ENGINE_OPTIONS):
+            words += [] if value in (None, "local") else [f"--{name.replace('_', '-')}", str(value)]
+        elif name != "trust_remote_code":  # no file says that: `without_trust`
+            words += ["--set", f"{name}={json.dumps(value, default=str, ensure_ascii=False)}"]
+    return command_line([*words, "--out", str(out)])
 
 
 def _write_report(folder: RunFolder) -> None:

@@ -80,7 +80,12 @@ class Cards:
     """Why a part is missing, where one is."""
 
 
-@step(cost=lambda **_: STEPS, label="cards of {task.name} with {model.name}")
+def _card_rows(model: Model, task: Task, heads: Order, **_: Any) -> int:
+    """Every head ablated on every example; about four more passes over the examples for attention and tokens."""
+    return (len(heads) + 4) * len(task)
+
+
+@step(cost=_card_rows, label="cards of {task.name} with {model.name}")
 def make_cards(
     job: Job,
     model: Model,
@@ -95,7 +100,8 @@ def make_cards(
     """The cards of these heads. A task that does not allow them has scores all the same."""
     how: dict[str, Any] = {"metric": metric, "reference": reference, "positions": positions, "seed": seed}
     try:
-        measured = measure_heads(model, task, heads, **how, advance=job.advance)
+        advance: Any = scaled_progress(job.advance, _card_rows(model, task, heads) / STEPS)
+        measured = measure_heads(model, task, heads, **how, advance=advance)
     except HeadwiseError as error:
         return Cards(notes=[f"no head pages: {error}"])
     return Cards(measured.tables, measured.notes)

@@ -67,6 +67,8 @@ def verify(
     steps: int | Literal["all"] = 3,
     seed: int | None = None,
     tolerance: float = TOLERANCE,
+    device: str | None = None,
+    dtype: str | None = None,
     trust_remote_code: bool = False,
     workbench: Workbench | None = None,
 ) -> list[Verified]:
@@ -74,11 +76,13 @@ def verify(
     compare each with what the run holds.
 
     seed: which steps are chosen. By default nobody can know it before, so nobody can forge the other steps alone.
+    device, dtype: other than in the run's settings, where this machine has another device.
     trust_remote_code: whether code from the models' repositories may run; what the run folder says of it is ignored.
     """
     path = Path(run)
     info = read_info(path)
-    chosen, settings = _study_of(path, info, trust_remote_code)
+    given = {name: value for name, value in (("device", device), ("dtype", dtype)) if value is not None}
+    chosen, settings = _study_of(path, info, given | {"trust_remote_code": trust_remote_code})
     with TemporaryDirectory() as temporary:
         copy = Path(temporary) / "run"
         try:
@@ -117,15 +121,15 @@ def verify(
             ]
 
 
-def _study_of(run: Path, info: dict[str, Any], trust_remote_code: bool) -> tuple[Study, Any]:
-    """The study of a finished run, and its settings."""
+def _study_of(run: Path, info: dict[str, Any], given: dict[str, Any]) -> tuple[Study, Any]:
+    """The study of a finished run, and its settings, with those that are given in their place."""
     if info.get("status") != "done":
         raise HeadwiseError(
             f"the run {run} is {info.get('status')}; finish it first with the command that started it"
         )
     try:
         chosen = study_named(str(info["study"]))
-        return chosen, build(chosen.settings, info["settings"] | {"trust_remote_code": trust_remote_code})
+        return chosen, build(chosen.settings, info["settings"] | given)
     except HeadwiseError as error:
         from_plugin = info["plugins"] or info["study"] not in studies()
         raise HeadwiseError(f"{error}{plugin_hint(info['plugins']) if from_plugin else ''}") from None

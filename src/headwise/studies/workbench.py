@@ -27,6 +27,12 @@ class Workbench:
         self._load_options: dict[str, Any] = {}
         self._in_main_memory = False
 
+    def prepare(self, settings: Any) -> None:
+        """Check everything that needs no model, and use these settings to load models."""
+        settings.before_run()
+        self.configure(settings)
+        self.check_files(settings)
+
     def configure(self, settings: Any) -> None:
         """Use these settings to load models; those loaded with other settings are dropped."""
         names = "device dtype batch_tokens compile truncate revision base trust_remote_code".split()
@@ -50,6 +56,11 @@ class Workbench:
         """Use a model that is loaded already, under its own name."""
         self._models[model.name] = model
         self._added.add(model.name)
+
+    def source(self, name: str) -> str:
+        """How a command names a model: as the settings do, or by the source of one that was added."""
+        origin = self._models[name].origin if name in self._added else None
+        return name if origin is None or origin.source == name else f"{name}={origin.source}"
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process has no terminal to draw on; its models are loaded there (`Model.__reduce__`)."""

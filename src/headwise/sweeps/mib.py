@@ -155,7 +155,7 @@ def mib(
 
     >>> parts = ["heads", "mlps", "input"]                                                        # doctest: +SKIP
     >>> scores = hw.score(model, found, "integrated", reference="patch", components=parts)        # doctest: +SKIP
-    >>> hw.mib(model, tested, scores).cmd                                                         # doctest: +SKIP
+    >>> hw.sweep.mib(model, tested, scores).cmd                                                   # doctest: +SKIP
     """
     task = as_task(task, model, {})
     every = model.layout(COMPONENTS)

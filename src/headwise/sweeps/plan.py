@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from headwise.display import counted
 from headwise.heads import ones
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
@@ -41,29 +42,47 @@ def usual_options(
 
 _TIMED_TOKENS = {"cpu": 256, "accelerator": 32768}
 """Tokens of the timed pass, about: enough to keep the device busy."""
+_LARGE = 500_000_000
+"""Parameters of a model whose timed pass on a CPU is a tenth as long."""
 
 
-def tokens_per_second(model: Model, task: Task, metric: str | None) -> float:
+def few_parameters(model: Model) -> bool:
+    """Whether a timed pass takes seconds."""
+    return model.device.type != "cpu" or sum(p.numel() for p in model.hf.parameters()) <= _LARGE
+
+
+def tokens_per_second(model: Model, task: Task) -> float:
     """Tokens of forward passes per second, from one pass over a batch of the task's examples."""
     wanted = _TIMED_TOKENS["cpu" if model.device.type == "cpu" else "accelerator"]
+    wanted = wanted if few_parameters(model) else wanted // 10
     few = max(1, wanted // (2 * len(model.tokens(task.examples[0].prompt))))
-    engine = Engine(model, task.take(range(min(few, len(task)))), metric_named(metric or task.metric))
+    engine = Engine(model, task.take(range(min(few, len(task)))), metric_named("logprob"))
     length = sum(len(row.ids) for row in engine.rows)
     variants = max(1, wanted // length)
     gates = np.stack([ones(model.shape)] * variants)
     gates *= 1 - 1e-3 * np.arange(variants)[:, None, None]  # rows that differ share nothing
-    started = 0.0
-    for _ in range(2):  # the first pass compiles and fills caches
+    return (variants + 1) * length / seconds_of(lambda: engine.measure(gates))
+
+
+def seconds_of(work: Any) -> float:
+    """Of the second of two runs: the first compiles and fills caches. One that takes long is run once."""
+    seconds = 0.0
+    for _ in range(2):
         started = time.perf_counter()
-        engine.measure(gates)
-    return (variants + 1) * length / (time.perf_counter() - started)
+        work()
+        seconds = time.perf_counter() - started
+        if seconds > 2:
+            break
+    return seconds
 
 
 def duration(seconds: float) -> str:
     """In words.
 
-    >>> duration(40), duration(70), duration(600)
-    ('under a minute', 'about 1 minute', 'about 10 minutes')
+    >>> duration(8), duration(70), duration(600), duration(9000)
+    ('8 seconds', 'about 1 minute', 'about 10 minutes', 'about 2.5 hours')
     """
-    minutes = round(seconds / 60)
-    return "under a minute" if seconds < 60 else f"about {minutes} minute{'s' if minutes > 1 else ''}"
+    if seconds < 55:
+        return f"{seconds:.0f} seconds"
+    minutes = max(1, round(seconds / 60))
+    return f"about {minutes / 60:.1f} hours" if minutes > 90 else f"about {counted(minutes, 'minute')}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headwise import stats
+from headwise.arguments import checked
 from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.heads import Head, Order, Scores, head_list, keep_gates, mask_gates, ones
 from headwise.heads.components import HEADS, Layout
@@ -27,6 +28,7 @@ from headwise.scores.measure import MeasureOptions
 from headwise.several import several
 from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold
 from headwise.sweeps.explained import knee_points, spread_points
+from headwise.sweeps.mib import mib
 from headwise.tasks.opening import TaskLike, as_task
 
 if TYPE_CHECKING:
@@ -330,3 +332,7 @@ def _checked(k: Sequence[int], most: int) -> list[int]:
         mistake = f"has {wrong[0]}" if wrong else "is empty"
         raise HeadwiseError(f"the grid {mistake}; k are whole numbers of heads from 0 to the order's {most}")
     return sorted({int(number) for number in k})
+
+
+sweep.mib = checked(mib)  # type: ignore[attr-defined]
+"""The benchmark MIB's own curve and its areas: `hw.sweep.mib(model, task, scores)`."""

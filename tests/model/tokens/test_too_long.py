@@ -35,7 +35,7 @@ def test_a_text_longer_than_the_model_was_made_for_is_refused(family):
     assert len(model.tokens(words(64))) == 64
     with pytest.raises(
         HeadwiseError,
-        match=r"the text has 65 tokens, but the context length of the model is 64; .*--truncate",
+        match=r"the text has 65 tokens, but the context length of the model is 64; .*truncate=True",
     ):
         model.tokens(words(65))
 

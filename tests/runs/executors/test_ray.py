@@ -177,7 +177,7 @@ def test_a_cluster_that_does_not_start_is_a_sentence_that_says_what_to_do(error,
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", fail)
     with (
-        pytest.raises(HeadwiseError, match=r"could not be started .*: The current node timed out.*--address"),
+        pytest.raises(HeadwiseError, match=r"could not be started .*: The current node timed out.*address="),
         RayExecutor(workers=1) as executor,
     ):
         executor._connect()

@@ -119,7 +119,9 @@ def test_a_folder_with_a_run_of_another_study_is_refused_and_stays_as_it_is(plac
     with RunFolder(place, study="score", settings={"n": 4}) as folder:
         carry_out(folder, calls(2))
     before = (place / "run.json").read_bytes()
-    with pytest.raises(HeadwiseError, match=r"has a run of the study 'score', and this is 'roles'.*--fresh"):
+    with pytest.raises(
+        HeadwiseError, match=r"has a run of the study 'score', and this is 'roles'.*fresh=True"
+    ):
         RunFolder(place, study="roles", settings={"n": 4})
     assert (place / "run.json").read_bytes() == before
     assert read_info(place)["status"] == "done"
@@ -358,8 +360,8 @@ def test_an_empty_folder_and_one_abandoned_at_once_are_fine(place: Path) -> None
 @pytest.mark.parametrize(
     ("number", "says"),
     [
-        (errno.EROFS, "cannot be written to; give --out"),
-        (errno.EACCES, "cannot be written to; give --out"),
+        (errno.EROFS, "cannot be written to; give out="),
+        (errno.EACCES, "cannot be written to; give out="),
         (errno.ENOSPC, "is full"),
         (errno.ENAMETOOLONG, "cannot be used: .*too long"),
     ],

@@ -192,12 +192,12 @@ def test_the_command_prints_the_largest_pairs_and_writes_table_and_figure(
     command = ["interactions", "model", file, *pair, "-n", "12", "--device", "cpu", "--out", "found"]
     done = CliRunner().invoke(app, [*command, "--metric", "logit_diff", "--reference", "zero"])
     assert done.exit_code == 0, done.output
-    first = done.output.split("\n")[1]
-    assert str(primary) in first
-    assert str(backup) in first
-    table = pd.read_parquet("found/interactions.parquet")
-    assert len(table) == 3
-    assert (tmp_path / "found/interactions.png").stat().st_size > 3_000
+    lines = done.output.split("\n")
+    (title,) = [number for number, line in enumerate(lines) if "all 3 pairs" in line]
+    assert str(primary) in lines[title + 1]
+    assert str(backup) in lines[title + 1]
+    assert len(pd.read_parquet("found/tables/interactions.parquet")) == 3
+    assert (tmp_path / "found/report.html").is_file()
     said = CliRunner().invoke(
         app,
         [
@@ -215,10 +215,9 @@ def test_the_command_prints_the_largest_pairs_and_writes_table_and_figure(
     )
     assert said.exit_code == 0, said.output
     answer = json.loads(said.stdout)
-    assert len(answer["pairs"]) == 15
-    best = max(answer["pairs"], key=lambda row: row["interaction"])
-    assert best["b"] == str(backup)
-    assert np.isclose(best["conditional"], best["effect_b"] + best["interaction"])
+    best = max(answer["backups"], key=lambda row: row["difference"])
+    assert Head(best["layer"], best["head"]) == backup
+    assert np.isclose(best["conditional"], best["single"] + best["difference"])
 
 
 def test_the_study_and_the_call_agree_on_the_matrix(run, planted, file):

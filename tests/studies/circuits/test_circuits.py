@@ -13,7 +13,7 @@ import pytest
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.runs import Store, read_table
-from headwise.studies import plan, steps
+from headwise.studies import steps
 from headwise.studies.circuits import study as circuits_study
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.settings.resolve import resolve
@@ -71,35 +71,6 @@ def test_every_table_and_figure_is_there(finished):
     (row,) = tables["ratios"].query("chosen").to_dict("records")
     ratio = f"dense {row['stays']:.0f} heads, sparse {row['other_stays']:.0f} heads (ratio {row['stays_ratio']:.1f}"
     assert any(ratio in sentence for sentence in finished.findings)
-
-
-def test_the_pass_that_is_timed_for_the_announcement_reads_few_tokens_once_per_model(
-    models, data, task, tmp_path, monkeypatch
-):
-    def enough(*_):
-        raise KeyboardInterrupt
-
-    seen, timed, plain = [], {}, circuits_study.tokens_per_second
-
-    def counted(model, *rest):
-        before = sum(seen)
-        rate = plain(model, *rest)
-        assert model.name not in timed
-        timed[model.name] = sum(seen) - before
-        return rate
-
-    wanted = 20  # all of the finding half, in two rows each and twice, would be 240
-    monkeypatch.setattr(plan, "_TIMED_TOKENS", {"cpu": wanted, "accelerator": wanted})
-    monkeypatch.setattr(circuits_study, "tokens_per_second", counted)
-    monkeypatch.setattr(circuits_study, "rank", enough)
-    other = written(task, tmp_path / "other.jsonl")
-    note = models["dense"].hf.register_forward_pre_hook(
-        lambda _, __, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True
-    )
-    with note, pytest.raises(KeyboardInterrupt):
-        carried_out({"dense": models["dense"]}, tmp_path / "run", models=["dense"], tasks=[data, other])
-    assert set(timed) == {"dense"}
-    assert wanted < timed["dense"] <= 4 * wanted
 
 
 def test_heads_are_ranked_and_swept_on_disjoint_halves(finished, models, task):

@@ -19,6 +19,7 @@ from headwise.scores.gates.fit import FitSettings
 from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.scores.gates.roles import ROLES, role_labels
 from headwise.studies.roles import study as roles_study
+from headwise.studies.roles.curves import curve_rows, expected_order
 from headwise.studies.roles.settings import (
     QUICK_FEWEST,
     QUICK_FIT,
@@ -26,7 +27,7 @@ from headwise.studies.roles.settings import (
     RolesSettings,
     few_tokens,
 )
-from headwise.studies.roles.study import curve_rows, expected_order, joint_row, overfitted
+from headwise.studies.roles.study import joint_row, overfitted
 from headwise.studies.run import Pair
 from headwise.studies.workbench import Workbench
 from headwise.tasks.registry import available

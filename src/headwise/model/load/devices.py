@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from headwise.errors import HeadwiseError, quoted, unknown
+from headwise.errors import HeadwiseError, hint, quoted, unknown
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "float64")}
 
@@ -24,7 +24,9 @@ def chosen_device(device: str | torch.device | None) -> torch.device:
     except (RuntimeError, TypeError, ValueError):
         raise HeadwiseError(f"unknown device {quoted(device)}; use cpu, cuda, cuda:1 or mps") from None
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise HeadwiseError("this machine (or this build of torch) has no CUDA device; use --device cpu")
+        raise HeadwiseError(
+            f"this machine (or this build of torch) has no CUDA device; use {hint('device', 'cpu')}"
+        )
     return chosen
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, flag
 from headwise.files import explain_disk_errors, user_path
 from headwise.heads import Head, head_list
 from headwise.model.forward.gate import same_gates
@@ -60,7 +60,7 @@ def export(
     model.check_heads(chosen)
     folder = user_path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise HeadwiseError(f"{folder} exists and is not an empty folder; give --out a new one")
+        raise HeadwiseError(f"{folder} exists and is not an empty folder; give {flag('out')} a new one")
     gates = np.ones(model.shape)
     for head in chosen:
         gates[head] = gate

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headwise.errors import HeadwiseError, first_line, out_of_memory
+from headwise.errors import HeadwiseError, first_line, flag, out_of_memory
 from headwise.files import named_source, user_path
 from headwise.model.load import bundled, checkpoint, converted, gguf, hub
 from headwise.model.load.bundled import companion_folder, companions
@@ -201,7 +201,7 @@ def _adapted(
         found, hf = _of_base(name, lambda found: _from_pretrained(found, "cpu", "float32", None, options)[0])
     except HeadwiseError as error:
         raise HeadwiseError(
-            f"the base model of {folder} could not be loaded: {error}; name another one with --base (base=… in Python)"
+            f"the base model of {folder} could not be loaded: {error}; name another one with {flag('base')}"
         ) from error
     if gates and adapter.weights_fingerprint(hf) != gates.fingerprint:
         raise HeadwiseError(

@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from headwise.display import UNFINISHED
-from headwise.errors import HeadwiseError, first_line, panics_as_errors, quoted
+from headwise.errors import HeadwiseError, first_line, hint, panics_as_errors, quoted
 from headwise.model.tokens import chat
 
 log = logging.getLogger("headwise")
@@ -20,7 +20,6 @@ log = logging.getLogger("headwise")
 _CHARACTERS = 64
 """Upper limit for the mean number of characters per token of a text."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_TRUNCATE = "or truncate from the left with --truncate (truncate=True in Python)"
 
 
 class Text:
@@ -104,7 +103,8 @@ class Text:
         size = f"{most}{max(sizes)} tokens{new}"
         if not self.truncate:
             raise HeadwiseError(
-                f"{texts} {have} {size}, but the context length of the model is {longest}; shorten {them}, {_TRUNCATE}"
+                f"{texts} {have} {size}, but the context length of the model is {longest}; shorten {them}, or "
+                f"truncate from the left with {hint('truncate', True)}"
             )
         notice = f"{texts} of {size} truncated from the left: the context length of the model is {longest}"
         if notice not in self._notices:  # a study encodes the same examples several times
@@ -131,7 +131,8 @@ class Text:
         if far and not self.truncate:
             raise HeadwiseError(
                 f"{len(far)} of {len(texts)} texts {'have' if len(far) > 1 else 'has'} up to {max(far)} characters, "
-                f"but the context length of the model is {self.longest} tokens; shorten the text, {_TRUNCATE}"
+                f"but the context length of the model is {self.longest} tokens; shorten the text, or "
+                f"truncate from the left with {hint('truncate', True)}"
             )
         return [text[-most:] for text in texts]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.display import counted
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, flag
 from headwise.progress import progress
 from headwise.runs.compute import LocalExecutor
 from headwise.runs.executors.ray_plan import Plan, plan
@@ -244,7 +244,7 @@ class RayExecutor:
         if died >= ATTEMPTS:
             raise HeadwiseError(
                 f"{ATTEMPTS} workers died while computing {label} (the last: {_cause(error)}); most "
-                "often memory ran out, so give fewer workers, a smaller --batch-tokens, or larger machines"
+                f"often memory ran out, so give fewer workers, a smaller {flag('batch_tokens')}, or larger machines"
             ) from error
         log.warning(
             "%s died while computing %s; it is replaced and the step is computed again", member.name, label
@@ -290,7 +290,8 @@ class RayExecutor:
         except Exception as error:  # a full disk, no free port, a limit on memory: Ray has many kinds
             raise HeadwiseError(
                 f"Ray could not be started on this machine: {_cause(error)}; free memory and space in "
-                f"{tempfile.gettempdir()}, give the address of a running cluster (--address), or leave out --engine ray"
+                f"{tempfile.gettempdir()}, give the address of a running cluster ({flag('address')}), or leave out "
+                "the engine ray"
             ) from error
 
     def _join(self, ray: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, hint
 
 SPARE = 1_000_000_000
 """Bytes of memory that a worker needs beside its models: Python, torch, and the batch it works on."""
@@ -38,7 +38,9 @@ def plan(
     """
     gpus = sum(int(node.get("GPU", 0)) for node in nodes)
     if (device or "").startswith("cuda") and not gpus:
-        raise HeadwiseError(f"the device is {device}, but the Ray cluster has no GPU; give --device cpu")
+        raise HeadwiseError(
+            f"the device is {device}, but the Ray cluster has no GPU; give {hint('device', 'cpu')}"
+        )
     if devices_per_worker and (device == "cpu" or not gpus):
         reason = "the device is cpu" if device == "cpu" else "the Ray cluster has no GPU"
         raise HeadwiseError(f"devices_per_worker is given, but {reason}; give cores_per_worker")

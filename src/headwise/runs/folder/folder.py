@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.bounded import read_text
 from headwise.display import counted
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, flag, hint
 from headwise.files import explain_disk_errors, fsync_folder, inside, unused
 from headwise.registry import command_line, plugins
 from headwise.runs.folder import display, info
@@ -94,7 +94,7 @@ class RunFolder:
             if (self.path / name).is_symlink():
                 raise HeadwiseError(
                     f"{self.path / name} is a link, and a run writes nothing outside its folder; put what it leads to "
-                    "there, or give another --out"
+                    f"there, or give {flag('out')} another folder"
                 )
         self._lock = hold(self.path)
         self._begun = False
@@ -316,8 +316,8 @@ class RunFolder:
         study, before = self._about.get("study"), earlier["study"]
         if study and before and study != before and (len(self.store) or earlier["tables"]):
             raise HeadwiseError(
-                f"{self.path} has a run of the study {before!r}, and this is {study!r}; give another folder (--out), "
-                "or --fresh to move the earlier run into a subfolder of it"
+                f"{self.path} has a run of the study {before!r}, and this is {study!r}; give {flag('out')} "
+                f"another folder, or {hint('fresh', True)} to move the earlier run into a subfolder of it"
             )
 
     def _read_earlier(self) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.bounded import read_text
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, flag
 from headwise.files import explain_disk_errors
 
 _LOCK = ".headwise.lock"
@@ -20,11 +20,13 @@ def make(path: Path) -> None:
     """Make the folder of a run, or make sure that what is there is one."""
     with explain_disk_errors(path):
         if path.exists() and not path.is_dir():
-            raise HeadwiseError(f"{path} is a file; a run needs a folder, so give --out another name")
+            raise HeadwiseError(f"{path} is a file; a run needs a folder, so give {flag('out')} another name")
         if path.is_dir():
             inside = {entry.name for entry in path.iterdir()}
             if inside and not inside & _MARKS:
-                raise HeadwiseError(f"{path} is not empty and is not a run; give --out a new or empty folder")
+                raise HeadwiseError(
+                    f"{path} is not empty and is not a run; give {flag('out')} a new or empty folder"
+                )
         path.mkdir(parents=True, exist_ok=True)
 
 
@@ -38,7 +40,7 @@ def hold(path: Path) -> Any:
             lock.acquire()
         except Timeout:
             raise HeadwiseError(
-                f"{path} is in use by {_holder(path)}; wait until it ends, or give another --out"
+                f"{path} is in use by {_holder(path)}; wait until it ends, or give {flag('out')} another folder"
             ) from None
     return lock
 

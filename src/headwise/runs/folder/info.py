@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from headwise._version import __version__
 from headwise.bounded import read_text
-from headwise.errors import HeadwiseError, quoted
+from headwise.errors import HeadwiseError, flag, hint, quoted
 from headwise.files import explain_disk_errors, replacing
 from headwise.runs.store.plain import plain
 
@@ -115,7 +115,7 @@ def understood(text: str, run: str | Path = "this run") -> dict[str, Any]:
     if isinstance(version, int) and version < FORMAT:
         raise HeadwiseError(
             f"{run} was written by an earlier headwise (format {version}, this one reads {FORMAT}); compute it again: "
-            "give its command another --out, or --fresh, which sets the earlier run aside"
+            f"give {flag('out')} another folder, or {hint('fresh', True)}, which sets the earlier run aside"
         )
     try:
         return _Info.model_validate(content).model_dump()
@@ -155,6 +155,22 @@ def versions() -> dict[str, str]:
 
 def timestamp() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def differing(values: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The entries in which several mappings differ, by path, each with the values of all; None where one lacks it.
+
+    >>> differing([{"n": 64, "fit": {"rate": 1}}, {"n": 64, "fit": {"rate": 2}, "seed": 1}])
+    {'fit.rate': [1, 2], 'seed': [None, 1]}
+    """
+    found: dict[str, list[Any]] = {}
+    for key in dict.fromkeys(key for one in values for key in one):
+        entries: list[Any] = [one.get(key) for one in values]
+        if all(isinstance(entry, dict) for entry in entries):
+            found |= {f"{key}.{name}": inner for name, inner in differing(entries).items()}
+        elif any(entry != entries[0] for entry in entries):
+            found[key] = entries
+    return found
 
 
 def changes(name: str, before: Any, after: Any) -> Iterator[str]:

@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwise.bounded import decode_arrow, regular
-from headwise.errors import HeadwiseError, quoted
+from headwise.errors import HeadwiseError, flag, hint, quoted
 from headwise.files import DiskError, explain_disk_errors
 from headwise.runs.store.finite import not_finite
 from headwise.runs.store.plain import canonical
@@ -205,7 +205,7 @@ class Store:
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
             raise HeadwiseError(  # its checksum fits, so this is what was written
                 f"step {key[:12]} in {self.path} has a result that headwise does not write ({error}); use another run, "
-                "or start again with --fresh"
+                f"or start again with {hint('fresh', True)}"
             ) from None
 
     def _notes(self, key: str, text: str) -> dict[str, Any]:
@@ -235,7 +235,7 @@ class Store:
         except (ValueError, TypeError, KeyError, NotImplementedError, OSError, MemoryError) as error:
             raise HeadwiseError(  # its checksum fits, so this is what was written
                 f"table {quoted(name)} of step {key[:12]} in {self.path} is not one that headwise writes ({error}); "
-                "use another run, or start again with --fresh"
+                f"use another run, or start again with {hint('fresh', True)}"
             ) from None
 
     def table_names(self) -> list[tuple[str, str]]:
@@ -282,18 +282,18 @@ def connect(path: Path, *, damaged: bool = False) -> sqlite3.Connection:
         if version > FORMAT:
             raise HeadwiseError(
                 f"{path} was written by a newer headwise (format {version}, this one reads {FORMAT}); "
-                "update headwise, or give another --out"
+                f"update headwise, or give {flag('out')} another folder"
             )
         if 0 < version < FORMAT:
             raise HeadwiseError(
                 f"{path} was written by an earlier headwise (format {version}, this one reads {FORMAT}); give another "
-                "--out, or compute everything again with --fresh, which sets this run aside"
+                f"{flag('out')}, or compute everything again with {hint('fresh', True)}, which sets this run aside"
             )
         found = set(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
         if foreign := sorted(str(name) for _, name, *_ in found - _own_objects()):
             raise HeadwiseError(
                 f"{path} has {quoted(foreign[0])}, which headwise did not put there, so its steps cannot be trusted; "
-                "use another run, or start again with --fresh, which sets this one aside"
+                f"use another run, or start again with {hint('fresh', True)}, which sets this one aside"
             )
         if found != _own_objects() and (found or version) and not damaged:
             raise DamagedError(f"{path} is damaged: it lacks a table")

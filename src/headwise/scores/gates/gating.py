@@ -7,7 +7,7 @@ S seeds, L layers, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,9 @@ from headwise.scores.gates.batches import batches
 from headwise.scores.gates.fit import Fit, FitSettings, Gradients, fit_gates, random_logits
 from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.scores.gates.roles import majority, role_labels, role_scores
-from headwise.scores.registry import Setup, register, scaled_progress
+from headwise.scores.registry import BACKWARD_ROWS, Setup, register, scaled_progress
 from headwise.settings import Count
+from headwise.tasks import Task
 
 FITS = {"free": 0, "plus": 1, "minus": -1}
 """The three fits and the sign of their pull."""
@@ -80,11 +81,18 @@ def gate_scores(gates: np.ndarray, exists: np.ndarray, reference: str, **names: 
     return Scores.from_examples(examples, **names, signed=False, metric=UNIT, details=details)
 
 
+def _rows(model: Model, task: Task, reference: str, options: Mapping[str, Any]) -> float:
+    fit = FitSettings(**{name: value for name, value in options.items() if name in FitSettings.model_fields})
+    rows = options["seeds"] * min(fit.batch, len(task))
+    return float(BACKWARD_ROWS * rows * sum(map(fit.most, FITS.values())))
+
+
 @register(
     "gating",
     signed=False,
     about="learned gates (Causal Head Gating): facilitation; also interference and irrelevance",
     steps=lambda model, task: len(FITS) * FitSettings().updates,
+    rows=_rows,
     options=GatingOptions,
     learned=True,
 )

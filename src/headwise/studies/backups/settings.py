@@ -12,6 +12,13 @@ from headwise.heads import head_list
 from headwise.settings import Count, Several, Share, Text, passes
 from headwise.studies.settings import shared
 
+ALL = "all"
+
+
+def _check_head(name: str) -> None:
+    if name != ALL:
+        head_list([name])
+
 
 class BackupsSettings(shared.StudySettings):
     """Settings of the study `backups`."""
@@ -37,7 +44,9 @@ class BackupsSettings(shared.StudySettings):
     least: Share = 0.02
     """Minimum effect size of a backup: its difference as a share of the effect of removing the primary set."""
     first: Annotated[int, Field(ge=3)] = 40
-    """Number of heads in the interaction matrix."""
+    """Number of heads in the interaction matrix, where `heads` names none."""
+    heads: Several[Annotated[Text, passes(_check_head)]] = ()
+    """Heads of the interaction matrix, such as [L23H3, L20H0], or [all]; by default the study chooses `first`."""
     curve: Count = 12
     """Largest number of heads removed in the curve of joint removal."""
     draws: Count = 20
@@ -47,8 +56,11 @@ class BackupsSettings(shared.StudySettings):
 
     @model_validator(mode="after")
     def _primary_set(self) -> Self:
-        heads = head_list(self.primary)
-        for index, head in enumerate(heads):
-            if head in heads[:index]:
-                raise HeadwiseError(f"primary names {head} twice; give every head once")
+        if ALL in self.heads and len(self.heads) > 1:
+            raise HeadwiseError(f"heads is {list(self.heads)}; give {ALL} alone, or name the heads")
+        for setting, names in (("primary", self.primary), ("heads", self.heads)):
+            if twice := [name for index, name in enumerate(names) if name in names[:index]]:
+                raise HeadwiseError(f"{setting} names {twice[0]} twice; give every head once")
+        if len(self.heads) == 1 and ALL not in self.heads:
+            raise HeadwiseError(f"heads names only {self.heads[0]}; an interaction needs two")
         return self

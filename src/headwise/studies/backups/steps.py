@@ -187,20 +187,20 @@ def _estimate_given(engine: Engine, removed: Order, candidates: Order) -> np.nda
     return estimated_interactions(engine, units, pairs, both=False).mean(axis=0)
 
 
-def _matrix_cost(case: Case, primary: Order, first: int) -> int:
-    first = min(first, len(case.heads))
-    estimate = _estimate_cost(case, case.find_rows) if primary else 0
+def _matrix_cost(case: Case, primary: Order, first: int, heads: Order) -> int:
+    first = len(heads) or min(first, len(case.heads))
+    estimate = _estimate_cost(case, case.find_rows) if primary and not heads else 0
     return first * (first - 1) // 2 * case.find_rows + estimate
 
 
 @step(cost=_matrix_cost, label=f"interaction matrix {ON}")
-def measure_matrix(job: Job, case: Case, primary: Order, first: int) -> Interactions:
-    """Interactions of every two of the first heads, on the finding half."""
+def measure_matrix(job: Job, case: Case, primary: Order, first: int, heads: Order) -> Interactions:
+    """Interactions of every two of these heads, on the finding half; where none are given, of the first heads."""
     engine, groups = case.engine(case.find, job), case.find.shared_groups()
     estimate = np.zeros(len(case.heads))
-    if primary and case.metric.first_order:
+    if primary and not heads and case.metric.first_order:
         estimate = _estimate_given(engine, primary, case.heads)
-    chosen = matrix_heads(case.heads, case.single.mean(axis=0), estimate, primary, first)
+    chosen = heads or matrix_heads(case.heads, case.single.mean(axis=0), estimate, primary, first)
     units: list[Unit] = [(head,) for head in chosen]
     pairs = all_pairs(len(chosen))
     interaction = pair_effects(engine, units, pairs).interaction

@@ -9,6 +9,7 @@ estimate against the exact differences).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from headwise.heads import Order, head_list, heads_of
 from headwise.runs import Call
 from headwise.scores.interactions.sets import candidates_after, redundant_groups
 from headwise.studies.backups.charts import section
-from headwise.studies.backups.settings import BackupsSettings
+from headwise.studies.backups.settings import ALL, BackupsSettings
 from headwise.studies.backups.steps import (
     GREEDY,
     Case,
@@ -31,6 +32,7 @@ from headwise.studies.backups.steps import (
     remove_jointly,
 )
 from headwise.studies.base import study
+from headwise.studies.plan import some_heads
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import score_heads
 
@@ -38,12 +40,34 @@ MOST_GROUPS = 6
 """Groups that are tested, the strongest of the finding half."""
 
 
-@study(question="Which heads stand in for one another?", settings=BackupsSettings, section=section)
+def plan(run: Run, s: BackupsSettings) -> Iterator[Call[Any]]:
+    """At most: a search that ends early, or finds no backups, costs less."""
+    options: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
+    for pair in run.pairs():
+        find, test = pair.task.halves()
+        yield score_heads(pair.model, find, "ablation", **options)
+        single = np.zeros((len(find), len(pair.model.heads())))
+        case = Case(pair.model, find, test, single, s.metric or pair.task.metric, s.reference, s.seed)
+        primary = head_list(s.primary) or some_heads(pair.model, s.primary_heads)
+        named = pair.model.heads() if ALL in s.heads else head_list(s.heads)
+        yield find_primary(case, head_list(s.primary), s.primary_heads)
+        yield find_order(case, s.curve)
+        yield find_backups(case, primary, s.candidates, s.least)
+        yield measure_matrix(case, primary, s.first, named)
+        yield remove_jointly(case, some_heads(pair.model, s.curve), s.draws)
+        yield freeze(case, primary, primary, s.draws)
+        yield compare_groups(case, [some_heads(pair.model, 3)], s.draws)
+
+
+@study(question="Which heads stand in for one another?", settings=BackupsSettings, section=section, plan=plan)
 def backups(run: Run, s: BackupsSettings) -> None:
     pairs = run.pairs([(model, task) for task in s.tasks for model in s.models])
     named = head_list(s.primary)
+    matrix_heads = {
+        pair: pair.model.heads() if ALL in s.heads else sorted(head_list(s.heads)) for pair in pairs
+    }
     for pair in pairs:
-        pair.model.check_heads(named)
+        pair.model.check_heads([*named, *matrix_heads[pair]])
     halves = {pair: pair.task.halves() for pair in pairs}
     options: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
 
@@ -77,7 +101,7 @@ def backups(run: Run, s: BackupsSettings) -> None:
     for pair, case in cases.items():
         if primary[pair] and candidates_after(case.heads, primary[pair]):
             calls[pair, "backups"] = find_backups(case, primary[pair], s.candidates, s.least)
-        calls[pair, "matrix"] = measure_matrix(case, primary[pair], s.first)
+        calls[pair, "matrix"] = measure_matrix(case, primary[pair], s.first, matrix_heads[pair])
         calls[pair, "removal"] = remove_jointly(case, searched[pair, "order"], s.draws)
     measured = run.all(calls, "backups and pairs")
     for (pair, kind), found in measured.items():

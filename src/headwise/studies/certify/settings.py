@@ -10,7 +10,7 @@ from typing_extensions import Self
 from headwise.certificates.certify import DRAWS, SUBSETS
 from headwise.certificates.checks import Thresholds
 from headwise.certificates.refits import ALTERNATIVE_FITS, BESIDE_METHODS, REPELLED, STABLE_FITS
-from headwise.model.load.load import accelerated
+from headwise.model.load.devices import accelerated
 from headwise.scores.registry import check_methods
 from headwise.settings import Count, Several, Text
 from headwise.studies.settings import shared

@@ -8,7 +8,7 @@ set loses without each of its heads), `followed` (every example: all heads, the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.certificates.certificate import Certificate
-from headwise.certificates.certify import Request, planned_rows
+from headwise.certificates.certify import NEGATIVES, Request, planned_rows
 from headwise.certificates.certify import certify as certify_heads
 from headwise.certificates.checks import Thresholds
 from headwise.certificates.refits import Fit, Plan, announcement, order_of
@@ -26,13 +26,14 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, Order
 from headwise.heads.heads_file import read_heads
 from headwise.model.model import Model
-from headwise.runs import Job, step
+from headwise.runs import Call, Job, step
 from headwise.scores.registry import SHARED_ROW
 from headwise.scores.registry import method as method_named
 from headwise.studies.base import study
 from headwise.studies.certify.charts import section
 from headwise.studies.certify.from_run import RANKING, settings_of, study_of
 from headwise.studies.certify.settings import CertifySettings
+from headwise.studies.plan import some_heads
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import score_heads
 from headwise.sweeps.explained import tracking
@@ -85,18 +86,42 @@ def certify_set(
     return certify_heads(model, task, heads, **options, **tasks, progress=job.advance)
 
 
+def plan(run: Run, s: CertifySettings) -> Iterator[Call[Any]]:
+    """The size of a set that the study finds is not known before: a tenth of the heads stands for it."""
+    how: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
+    for pair in run.pairs(task=lambda source, model: _opened(run, s, source, model)):
+        find, test = (None, pair.task) if s.heads else pair.task.halves()
+        heads = (
+            given_heads(s, pair)
+            if s.heads
+            else some_heads(pair.model, s.top or len(pair.model.heads()) // 10)
+        )
+        if find is not None:
+            yield score_heads(pair.model, find, s.method, **how, options=s.method_options)
+            if s.top is None:
+                yield choose_size(pair.model, find, pair.model.heads(), dict(s.thresholds), how)
+            if not s.quick:
+                again = replace(plan_of(s, find), chosen=heads)
+                for fit in (*again.fits(), *(again.repelled(heads, i) for i in range(s.alternatives))):
+                    how["seed"] = fit.seed
+                    yield score_heads(pair.model, fit.task, fit.method, **how, options=fit.options)
+        yield certify_set(pair.model, test, heads, s.options(), {})
+
+
+def _opened(run: Run, s: CertifySettings, source: str, model: Model) -> Task:
+    if s.heads:
+        return other_examples(run, s, source, model)
+    return run.bench.task(source, model, 2 * s.n, s.seed, s.task_options)
+
+
 @study(
     question="Is this set of heads really a circuit of this behaviour?",
     settings=CertifySettings,
     section=section,
+    plan=plan,
 )
 def certify(run: Run, s: CertifySettings) -> None:
-    def opened(source: str, model: Model) -> Task:
-        if s.heads:
-            return other_examples(run, s, source, model)
-        return run.bench.task(source, model, 2 * s.n, s.seed, s.task_options)
-
-    pairs = run.pairs(task=opened)
+    pairs = run.pairs(task=lambda source, model: _opened(run, s, source, model))
     halves = {pair: (None, pair.task) if s.heads else pair.task.halves() for pair in pairs}
     plans = {pair: plan_of(s, find) for pair, (find, _) in halves.items() if find is not None}
     for pair in pairs:
@@ -105,11 +130,14 @@ def certify(run: Run, s: CertifySettings) -> None:
     calls = {}
     for pair in pairs:
         tasks: dict[str, Any] = {"others": [run.task(one, pair.model, {}) for one in s.others]}
-        if s.negatives is not None:
-            tasks["negatives"] = run.task(s.negatives, pair.model, {})
+        tasks["negatives"] = (
+            pair.task.negatives(NEGATIVES, model=pair.model)
+            if s.negatives is None
+            else run.task(s.negatives, pair.model, {})
+        )
         if pair in plans and not s.quick:
-            plan = replace(plans[pair], chosen=sets[pair])
-            tasks["refits"] = plan.carried_out(partial(rank, run, s, pair.model))
+            again = replace(plans[pair], chosen=sets[pair])
+            tasks["refits"] = again.carried_out(partial(rank, run, s, pair.model))
         calls[pair] = certify_set(pair.model, halves[pair][1], sets[pair], s.options(), tasks)
     for pair, found in run.all(calls, "certificates").items():
         row = {"verdict": found.verdict, "sentence": found.sentence, "k": len(found.heads), "of": found.total}

@@ -14,8 +14,6 @@ times more heads one model of a pair needs than the other), `members` (which mod
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,27 +23,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.display import counted
 from headwise.errors import HeadwiseError
 from headwise.heads import Order, Scores
 from headwise.model.attention.attention import attention
 from headwise.model.model import Model
 from headwise.runs import Call, Job, step
-from headwise.scores.registry import SHARED_ROW, own_options
+from headwise.runs.step import SHARED
 from headwise.scores.registry import method as method_named
+from headwise.scores.registry import own_options
 from headwise.studies.base import study
 from headwise.studies.circuits.charts import section
 from headwise.studies.circuits.settings import CircuitsSettings
+from headwise.studies.plan import some_heads
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import Scored, input_table, make_cards, score_heads, strongest
 from headwise.sweeps.curve import Sweep
 from headwise.sweeps.overshoot import overshoot_rows, overshoots, rise_points
-from headwise.sweeps.plan import duration, tokens_per_second
 from headwise.sweeps.ratio import ratio_row
 from headwise.sweeps.sweep import most_rows, ranking, sweep
 from headwise.tasks import Task
 
-log = logging.getLogger("headwise")
 SEED_STEP = 1_000
 """Between the seeds of two fits, each of which counts its own seeds from there."""
 SHOWN = 64
@@ -65,6 +62,7 @@ def _curve_rows(options: Mapping[str, Any]) -> int:
 
 @step(
     version=2,
+    unit=SHARED,
     cost=lambda task, options, **_: _curve_rows(options) * len(task),
     label="curve by {scores.method} on {task.name} with {model.name}, {options[reference]}",
 )
@@ -143,15 +141,32 @@ Fits = Mapping[tuple[Case, str, int], Call[Any]]
 """Scores by case, method and number of the fit: 0, then those of the refits."""
 
 
+def plan(run: Run, s: CircuitsSettings) -> Iterator[Call[Any]]:
+    """Without the closer curves of an overshoot, which nobody can know before."""
+    nothing: Any = None
+    for case in (cases := open_cases(run, s)):
+        fits = fits_of(s, case)
+        yield from fits.values()
+        ranked = [Ranked(nothing, by) for by in s.by]
+        for number, (_, fit) in enumerate(fits):
+            of_find = [one.curve(case, case.find) for one in ranked] if fit == 0 else []
+            controls = s.control_options if number == 0 else {}
+            of_test = [one.curve(case, case.halves[fit][1]) for one in ranked[1:]]
+            yield from (*of_find, ranked[0].curve(case, case.halves[fit][1], **controls), *of_test)
+    for pair in dict.fromkeys(case.pair for case in cases) if s.cards else ():
+        heads = some_heads(pair.model, s.cards * len(s.orders))
+        yield make_cards(pair.model, pair.task.halves()[0], heads, metric=s.metric, seed=s.seed)
+
+
 @study(
     question="How few heads explain the behaviour, and does sparse attention need fewer?",
     settings=CircuitsSettings,
     section=section,
+    plan=plan,
 )
 def circuits(run: Run, s: CircuitsSettings) -> None:
     cases = open_cases(run, s)
     fits = {(case, *which): call for case in cases for which, call in fits_of(s, case).items()}
-    log.info(announcement(s, cases, fits))
     rank(run, s, {key: call for key, call in fits.items() if key[-1] == 0})
     choose(run, s, cases)
     measure(run, s, cases)
@@ -363,28 +378,3 @@ def show_cards(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
             options: dict[str, Any] = {"metric": s.metric, "reference": case.reference, "seed": s.seed}
             calls[pair] = make_cards(pair.model, case.find, heads, **options)
     run.add_cards(calls)
-
-
-# ---- what a run will cost ----------------------------------------------------------------------------------
-
-
-def announcement(s: CircuitsSettings, cases: list[Case], fits: Fits) -> str:
-    """What is to be computed, for the log: forward rows, tokens and, from one timed pass for each model, minutes."""
-    timed = {case.source[0]: case for case in reversed(cases)}
-    rates = {name: tokens_per_second(case.pair.model, case.find, s.metric) for name, case in timed.items()}
-    rows, tokens, seconds = 0.0, 0.0, 0.0
-    for case in cases:
-        calls = [call for (one, *_), call in fits.items() if one is case]
-        plain, full = (_curve_rows(case.options | more) for more in ({}, s.control_options))
-        swept = plain * len(s.by) * (len(s.orders) * len(case.find) + len(calls) * len(case.test))
-        swept += (full - plain) * len(case.test)
-        cost = sum(call.cost or 0 for call in calls) + SHARED_ROW * swept
-        length = float(np.mean([len(case.pair.model.tokens(example.prompt)) for example in case.find]))
-        rows, tokens = rows + cost, tokens + cost * length
-        seconds += cost * length / rates[case.source[0]]
-    pairs = Counter(case.pair for case in cases)
-    return (
-        f"circuits: {counted(len(pairs), 'pair')} of model and task, {counted(max(pairs.values()), 'ablation type')}, "
-        f"heads ranked by {', '.join(s.orders)}; about {rows:,.0f} forward rows, {tokens:,.0f} tokens, "
-        f"{duration(seconds)} on this device"
-    )

@@ -7,11 +7,13 @@ model), `scores` (each head's gate), `gates` and `objective` (how the fit went).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from headwise.model.model import Model
-from headwise.runs import Job, step
+from headwise.runs import Call, Job, step
+from headwise.runs.step import BACKWARD
 from headwise.scores.gates.contrastive import Contrast, contrastive
 from headwise.scores.gates.fit import FitSettings
 from headwise.scores.gates.gating import check_reference, default_reference, gate_scores
@@ -48,12 +50,20 @@ class Case:
         return 2 * (1 + len(self.seeds)) * sum(len(task) for pair in self.held_out.values() for task in pair)
 
 
+def plan(run: Run, s: ContrastSettings) -> Iterator[Call[Any]]:
+    for source in s.models:
+        yield fit_contrast(_case(run, s, source))
+
+
 @study(
-    question="Which heads carry one behaviour and not another?", settings=ContrastSettings, section=section
+    question="Which heads carry one behaviour and not another?",
+    settings=ContrastSettings,
+    section=section,
+    plan=plan,
 )
 def contrast(run: Run, s: ContrastSettings) -> None:
     fitted_on = [name for name in s.pairs if name not in s.tested]
-    cases = {source: _case(run, s, source, fitted_on) for source in s.models}
+    cases = {source: _case(run, s, source) for source in s.models}
     fits = run.all({source: fit_contrast(case) for source, case in cases.items()}, "fits")
     for source, case in cases.items():
         fitted, exists = fits[source], case.model.exists
@@ -64,7 +74,8 @@ def contrast(run: Run, s: ContrastSettings) -> None:
         run.tables(fitted.fit.tables(case.seeds, case.model.heads(), columns | {"fit": "contrast"}))
 
 
-def _case(run: Run, s: ContrastSettings, source: str, fitted_on: list[str]) -> Case:
+def _case(run: Run, s: ContrastSettings, source: str) -> Case:
+    fitted_on = [name for name in s.pairs if name not in s.tested]
     model, seeds = run.model(source), tuple(range(s.seed, s.seed + s.seeds))
     reference = s.reference or default_reference(model)
     check_reference(model, reference)
@@ -80,6 +91,7 @@ def _case(run: Run, s: ContrastSettings, source: str, fitted_on: list[str]) -> C
 @step(
     cost=lambda case: case.fit.updates * case.update_rows + case.test_rows,
     label="contrastive fit with {case.model.name}",
+    unit=BACKWARD,
 )
 def fit_contrast(job: Job, case: Case) -> Contrast:
     """Gates that keep one behaviour and lose another, and what they do on the held-out pairs."""

@@ -7,7 +7,7 @@ difference and its test), `diff` (each head's paired difference, tuned − base)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from headwise.scores import difference
 from headwise.studies.base import study
 from headwise.studies.diff.charts import section
 from headwise.studies.diff.settings import DiffSettings
+from headwise.studies.plan import some_heads
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import Cards, make_cards, score_heads, strongest
 from headwise.tables.frames import significant, too_few
@@ -38,7 +39,17 @@ def change_of_weights(job: Job, base: Model, tuned: Model) -> tuple[np.ndarray |
     return difference.compare_weights(base, tuned)
 
 
-@study(question="Which heads changed between two models?", settings=DiffSettings, section=section)
+def plan(run: Run, s: DiffSettings) -> Iterator[Call[Any]]:
+    for pair in run.pairs():
+        yield answer(pair.model, pair.task, s.metric)
+        for method in s.methods:
+            yield score_heads(pair.model, pair.task, method, **s.ablation, options=s.method_options)
+        if s.cards:
+            heads = some_heads(pair.model, s.cards * len(s.methods))
+            yield make_cards(pair.model, pair.task, heads, **s.ablation)
+
+
+@study(question="Which heads changed between two models?", settings=DiffSettings, section=section, plan=plan)
 def diff(run: Run, s: DiffSettings) -> None:
     base, tuned = (run.model(source) for source in s.models)
     difference.check_same_heads(base, tuned)
@@ -50,10 +61,8 @@ def diff(run: Run, s: DiffSettings) -> None:
         run.say(f"{base.name} and {tuned.name} have the same weights, so every difference is 0")
 
     answers = run.all({pair: answer(pair.model, pair.task, s.metric) for pair in pairs}, "answers")
-    options: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "positions": s.positions}
-    options["seed"] = s.seed
     scoring = {
-        (pair, method): score_heads(pair.model, pair.task, method, **options, options=s.method_options)
+        (pair, method): score_heads(pair.model, pair.task, method, **s.ablation, options=s.method_options)
         for pair in pairs
         for method in s.methods
     }
@@ -83,5 +92,7 @@ def diff(run: Run, s: DiffSettings) -> None:
         run.table("diff", *changes)
         changed = significant(pd.concat(changes)).rename(columns={"difference": "score"})
         if heads := strongest(changed, s.cards):
-            cards |= {pair: make_cards(pair.model, pair.task, heads, **options) for pair in (before, after)}
+            cards |= {
+                pair: make_cards(pair.model, pair.task, heads, **s.ablation) for pair in (before, after)
+            }
     run.add_cards(cards)

@@ -8,7 +8,7 @@ and how stable they are), `overlap` (how far abilities share them), `agreement` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
@@ -27,6 +27,7 @@ from headwise.studies.abilities import abilities_of, check_labels_of, score_labe
 from headwise.studies.base import study
 from headwise.studies.functions.charts import section
 from headwise.studies.functions.settings import FunctionsSettings
+from headwise.studies.plan import some_heads
 from headwise.studies.run import Run
 from headwise.studies.steps import Scored, make_cards, score_heads, strongest
 from headwise.tables.frames import LEVEL
@@ -47,10 +48,21 @@ class Case:
     methods: Sequence[str]
 
 
-@study(question="Which heads serve which ability?", settings=FunctionsSettings, section=section)
-def functions(run: Run, s: FunctionsSettings) -> None:
+def plan(run: Run, s: FunctionsSettings) -> Iterator[Call[Any]]:
     cases = [_case(run, s, source) for source in s.models]
-    options: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
+    yield from _calls(s, cases).values()
+    for case in cases:
+        signed = [name for name in case.methods if method_named(name).signed]
+        for task in case.abilities.values() if signed and s.cards else ():
+            yield make_cards(case.model, task, some_heads(case.model, s.cards * len(signed)), **_options(s))
+
+
+def _options(s: FunctionsSettings) -> dict[str, Any]:
+    return {"metric": s.metric, "reference": s.reference, "seed": s.seed}
+
+
+def _calls(s: FunctionsSettings, cases: Sequence[Case]) -> dict[tuple[Case, str, str], Call[Any]]:
+    """The map of every case, method and ability."""
     calls: dict[tuple[Case, str, str], Call[Any]] = {}
     for case in cases:
         for method in case.methods:
@@ -59,7 +71,14 @@ def functions(run: Run, s: FunctionsSettings) -> None:
                 calls[case, method, EVERY] = score_labels(case.model, case.abilities, method, **of_probe)
                 continue
             for ability, task in case.abilities.items():
-                calls[case, method, ability] = score_heads(case.model, task, method, **options)
+                calls[case, method, ability] = score_heads(case.model, task, method, **_options(s))
+    return calls
+
+
+@study(question="Which heads serve which ability?", settings=FunctionsSettings, section=section, plan=plan)
+def functions(run: Run, s: FunctionsSettings) -> None:
+    cases = [_case(run, s, source) for source in s.models]
+    calls = _calls(s, cases)
     maps: dict[Case, dict[str, dict[str, Scored]]] = {case: {} for case in cases}
     for (case, method, ability), found in run.all(calls, "maps").items():
         by_ability = found if isinstance(found, dict) else {ability: found}
@@ -81,7 +100,7 @@ def functions(run: Run, s: FunctionsSettings) -> None:
             # Only a signed score measures an effect of the head, which is what a card explains.
             effects = [scored.table for scored in by_method if scored.scores.signed]
             if effects and (heads := strongest(effects, s.cards)):
-                cards[case, ability] = make_cards(case.model, task, heads, **options)
+                cards[case, ability] = make_cards(case.model, task, heads, **_options(s))
     for (case, ability), pages in run.all(cards, "cards").items():
         run.tables(pages.tables, model=case.name, task=ability)
         run.say(*(f"{ability}, {case.name}: {note}" for note in pages.notes))

@@ -10,7 +10,7 @@ before and after heads are amplified or shifted).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,12 +23,14 @@ from headwise.heads import Order, mask_gates
 from headwise.heads.controls import Draw, layer_matched_heads, random_heads
 from headwise.metrics import text_metric
 from headwise.runs import Call, Job, step
+from headwise.runs.step import NEW_TOKEN
 from headwise.scores.registry import method
 from headwise.studies.abilities import abilities_of, check_labels_of, score_labels
 from headwise.studies.base import study
 from headwise.studies.masking.charts import section
 from headwise.studies.masking.settings import STRENGTHS, MaskingSettings
 from headwise.studies.masking.texts import REFERENCE, Case, Judge, Written, accuracy_metric, golds, strengthen
+from headwise.studies.plan import some_heads
 from headwise.studies.run import Run
 from headwise.studies.steps import Scored, input_table, make_cards, score_heads, strongest
 from headwise.tasks import Task
@@ -165,6 +167,7 @@ def _score(s: MaskingSettings, case: Case, abilities: dict[str, Case]) -> Call[A
 
 
 @step(
+    unit=NEW_TOKEN,
     cost=lambda case, point, **_: len(point.draws) * len(case.test) * case.max_new_tokens,
     label="{point.series} k={point.k} on {case.test.name} with {case.model.name}",
 )
@@ -179,10 +182,30 @@ def write(job: Job, case: Case, point: MaskSet, scale: float = 0.0, full: list[s
 # ---- the study ---------------------------------------------------------------------------------------
 
 
+def plan(run: Run, s: MaskingSettings) -> Iterator[Call[Any]]:
+    nothing: Any = None
+    for source in s.models:
+        abilities = cases_of(run, s, source)
+        for case in abilities.values():
+            heads = case.model.heads()
+            points = [FULL, *_points(s, case, Start(nothing, heads, nothing))]
+            if s.cross:
+                points.append(MaskSet("cross", 1, tuple(Draw(heads[:1], 0) for _ in abilities)))
+            yield from (write(case, point) for point in points)
+            for kind in s.intervene:
+                strengths = list(s.strengths.get(kind, STRENGTHS[kind]))
+                yield strengthen(case, kind, [heads[:1]] * (1 + s.draws), strengths, [])
+            if s.cards:
+                yield make_cards(case.model, case.find, some_heads(case.model, s.cards))
+        scores = [_score(s, case, abilities) for case in abilities.values()]
+        yield from scores[:1] if method(s.method).per_label else scores
+
+
 @study(
     question="Does the model fail when its important heads are ablated, and not when random heads are?",
     settings=MaskingSettings,
     section=section,
+    plan=plan,
 )
 def masking(run: Run, s: MaskingSettings) -> None:
     models = [cases_of(run, s, source) for source in s.models]

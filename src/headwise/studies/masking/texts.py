@@ -26,6 +26,7 @@ from headwise.model.generation.generate import generate
 from headwise.model.model import Model
 from headwise.model.outputs.answers import Directions, directions
 from headwise.runs import Job, step
+from headwise.runs.step import NEW_TOKEN
 from headwise.studies.masking.settings import ANSWERS, AUTO, STRENGTHS
 from headwise.tables.codec import stored
 from headwise.tables.frames import long_table
@@ -284,6 +285,7 @@ def intervention_rows(
 
 
 @step(
+    unit=NEW_TOKEN,
     cost=lambda case, sets, strengths, **_: len(sets) * len(strengths) * len(case.test) * case.max_new_tokens,
     label="{kind} on {case.test.name} with {case.model.name}",
 )

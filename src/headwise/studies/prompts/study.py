@@ -7,7 +7,7 @@ points without a test). Tables: `answers`, `accuracy`, `comparisons` and `curves
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any
 
@@ -21,6 +21,7 @@ from headwise.metrics.text import text_metric
 from headwise.model.generation.generate import generate
 from headwise.model.model import Model
 from headwise.runs import Call, Job, step
+from headwise.runs.step import NEW_TOKEN
 from headwise.stats.paired import answer_interval, compare_paired
 from headwise.studies.abilities import sources as sources_of
 from headwise.studies.base import study
@@ -28,23 +29,21 @@ from headwise.studies.prompts.attention import look_inside
 from headwise.studies.prompts.charts import section
 from headwise.studies.prompts.problems import Problems, applied, baseline_of, open_problems
 from headwise.studies.prompts.settings import ArmSettings, PromptsSettings
-from headwise.studies.run import Run
+from headwise.studies.run import Pair, Run
 from headwise.tasks.conditions import ARM, Condition, conditions
 
 
-@study(
-    question="What do inserted tokens do to a model's answers and to a head's attention?",
-    settings=PromptsSettings,
-    section=section,
-)
-def prompts(run: Run, s: PromptsSettings) -> None:
-    chosen, heads = tuple(conditions(s.conditions, s.fillers, s.lengths)), head_list(s.heads)
+def _opened(run: Run, s: PromptsSettings) -> tuple[list[Pair[Problems]], tuple[Condition, ...]]:
+    """Every model with its problems, and the conditions."""
     sources = list(product(s.models, sources_of(s, "word_problems")))
     pairs = run.pairs(sources, lambda source, model: open_problems(s, source, model))
-    for pair, condition in product(pairs, chosen):  # what cannot be asked is refused before the first step
-        pair.model.check_heads(heads)
-        with applied(condition, pair.model, s.arm):
-            pair.task.first(1).prompts(pair.model, condition)
+    return pairs, tuple(conditions(s.conditions, s.fillers, s.lengths))
+
+
+def _calls(
+    s: PromptsSettings, pairs: list[Pair[Problems]], chosen: tuple[Condition, ...]
+) -> dict[Any, Call[Any]]:
+    """Answers by model and problems, condition and seed; what happens inside by model and problems."""
     seeds = range(s.seed, s.seed + s.samples)
     sampling: dict[str, Any] = {"metric": s.metric, "temperature": s.temperature, "top_p": s.top_p}
     calls: dict[Any, Call[Any]] = {
@@ -54,9 +53,31 @@ def prompts(run: Run, s: PromptsSettings) -> None:
         for pair, condition, seed in product(pairs, chosen, seeds)
     }
     for pair in pairs if s.attention_prompts else ():
-        first, shown = pair.task.first(s.attention_prompts), s.profile_prompts
-        calls[pair] = look_inside(pair.model, first, chosen, arm_of(s, *chosen), heads, profile_prompts=shown)
-    results = run.all(calls, "answers and attention")
+        first, inside = pair.task.first(s.attention_prompts), {"profile_prompts": s.profile_prompts}
+        heads = head_list(s.heads)
+        calls[pair] = look_inside(pair.model, first, chosen, arm_of(s, *chosen), heads, **inside)
+    return calls
+
+
+def plan(run: Run, s: PromptsSettings) -> Iterable[Call[Any]]:
+    return _calls(s, *_opened(run, s)).values()
+
+
+@study(
+    question="What do inserted tokens do to a model's answers and to a head's attention?",
+    settings=PromptsSettings,
+    section=section,
+    plan=plan,
+)
+def prompts(run: Run, s: PromptsSettings) -> None:
+    pairs, chosen = _opened(run, s)
+    heads = head_list(s.heads)
+    for pair, condition in product(pairs, chosen):  # what cannot be asked is refused before the first step
+        pair.model.check_heads(heads)
+        with applied(condition, pair.model, s.arm):
+            pair.task.first(1).prompts(pair.model, condition)
+    seeds = range(s.seed, s.seed + s.samples)
+    results = run.all(_calls(s, pairs, chosen), "answers and attention")
     for pair in pairs:
         answers = pd.concat([results[(pair, *of)] for of in product(chosen, seeds)], ignore_index=True)
         tables = {"answers": answers, **summary_tables(answers, baseline_of(chosen), s.seed)}
@@ -73,6 +94,7 @@ def arm_of(s: PromptsSettings, *chosen: Condition) -> ArmSettings | None:
 
 
 @step(
+    unit=NEW_TOKEN,
     cost=lambda problems, **_: len(problems.task) * problems.max_new_tokens,
     label="answers to {problems.name} under {condition.name} with {model.name}, seed {seed}",
 )

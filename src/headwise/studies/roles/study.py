@@ -12,22 +12,22 @@ S seeds, L layers, H heads, K points of a curve, E examples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.heads import Order, mask_gates, ranked
+from headwise.heads import mask_gates
 from headwise.heads.controls import random_heads
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.progress import Advance
 from headwise.runs import Call, Job, step
+from headwise.runs.step import BACKWARD
 from headwise.scores import score
 from headwise.scores.gates.fit import Fit, FitSettings, regulariser
 from headwise.scores.gates.gating import FITS, check_reference, default_reference, gate_scores, one_fit
@@ -42,7 +42,9 @@ from headwise.scores.gates.roles import (
 )
 from headwise.scores.registry import method as method_named
 from headwise.studies.base import study
+from headwise.studies.plan import some_heads
 from headwise.studies.roles.charts import section
+from headwise.studies.roles.curves import curve_gates, curve_rows, expected_order
 from headwise.studies.roles.settings import QUICK_PIECE, RolesSettings, few_tokens
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import input_table, make_cards, strongest
@@ -56,8 +58,6 @@ TOP = 10
 """Heads removed together in the check against random sets."""
 GRADIENT_UPDATES = 8
 """Heads whose gates are both wide open are ranked by gradients over the examples of so many updates."""
-CHECKED_AT = 20
-"""Where on the curve facilitation should lie below irrelevance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +93,31 @@ class Case:
         return GateLikelihood(self.model, task, **options)
 
 
-@study(question="Does a head help, interfere, or do nothing?", settings=RolesSettings, section=section)
-def roles(run: Run, s: RolesSettings) -> None:
+def plan(run: Run, s: RolesSettings) -> Iterator[Call[Any]]:
+    for case in _cases(run, s):
+        gates = np.ones((len(case.seeds), *case.model.shape))
+        yield from (fit_gates(case, name) for name in FITS)
+        yield measure_curves(case, gates, gates, _ks(s, case))
+        if s.random_sets:
+            yield remove_together(case, gates, gates, s.random_sets)
+        if s.cards:
+            yield make_cards(case.model, case.tested_on, some_heads(case.model, s.cards))
+
+
+def _cases(run: Run, s: RolesSettings) -> list[Case]:
     pairs = run.pairs(task=lambda source, model: _task(s, run.bench, model, source))
-    cases = [_case(s, pair) for pair in pairs]
+    return [_case(s, pair) for pair in pairs]
+
+
+def _ks(s: RolesSettings, case: Case) -> list[int]:
+    return sorted({k for k in s.k or range(51) if 0 <= k <= len(case.model.heads())} | {0})
+
+
+@study(
+    question="Does a head help, interfere, or do nothing?", settings=RolesSettings, section=section, plan=plan
+)
+def roles(run: Run, s: RolesSettings) -> None:
+    cases = _cases(run, s)
     for case in cases:
         if s.reference is None and case.reference != "zero":
             run.say(
@@ -121,8 +142,7 @@ def roles(run: Run, s: RolesSettings) -> None:
     calls: dict[tuple[Case, str], Call[Any]] = {}
     gates = {case: (fits[case, "plus"].fit.gates, fits[case, "minus"].fit.gates) for case in cases}
     for case in cases:
-        ks = sorted({k for k in s.k or range(51) if 0 <= k <= len(case.model.heads())} | {0})
-        calls[case, "curves"] = measure_curves(case, *gates[case], ks)
+        calls[case, "curves"] = measure_curves(case, *gates[case], _ks(s, case))
         if s.random_sets:
             calls[case, "joint"] = remove_together(case, *gates[case], s.random_sets)
     measured = run.all(calls, "curves and joint ablation")
@@ -187,6 +207,7 @@ class Ended:
         case.fit.most(FITS[name]) * case.update_rows + (1 + len(case.seeds)) * len(case.tested_on)
     ),
     label="{name} fit on {case.columns[task]} with {case.columns[model]}",
+    unit=BACKWARD,
 )
 def fit_gates(job: Job, case: Case, name: str, start: np.ndarray | None = None) -> Ended:
     """One of `FITS`, of all seeds; start: the logits that the free fit ended with."""
@@ -285,65 +306,6 @@ def measure_curves(
     axes: list[dict[str, Any]] = [{"draw": case.seeds}, {"series": ROLES}, {"k": ks}, numbers]
     examples = long_table({"action": "mask", "metric": "logprob"}, axes, {"value": y})
     return {"curves": curve_rows(y, ks, groups).assign(reference=case.reference), "examples": examples}
-
-
-def curve_gates(plus: np.ndarray, minus: np.ndarray, heads: Order, ks: Sequence[int]) -> np.ndarray:
-    """From one seed's G⁺ `[L, H]`: the first k heads of each role at 0, and at 1: `[roles, K, 2, L, H]`.
-
-    Heads are ordered by the role's score, the highest first; ties keep the order of layer and head.
-    """
-    gates = np.empty((len(ROLES), len(ks), 2, *plus.shape))
-    gates[:] = plus
-    for r, estimates in enumerate(role_scores(plus, minus).values()):
-        order = ranked(heads, [estimates[head] for head in heads], "signed")
-        for i, k in enumerate(ks):
-            for layer, head in order[:k]:
-                gates[r, i, :, layer, head] = (0, 1)
-    return gates
-
-
-def curve_rows(
-    values: np.ndarray, ks: Sequence[int], groups: Sequence[str | None] | None = None
-) -> pd.DataFrame:
-    """The table `curves` from y `[S, roles, K, E]`; groups `[E]` of the examples, where some share one.
-
-    `lo`, `hi`: 95 % over seeds (Student's t); `both_lo`, `both_hi`: over seeds and examples.
-    A single seed has only the second.
-    """
-    lo, hi = stats.mean_interval(values.mean(axis=3))  # roles, K
-    single = len(values) == 1  # one seed has no spread of its own; its band is over examples
-    rows = []
-    for (r, role), (i, k) in product(enumerate(ROLES), enumerate(ks)):
-        point = values[:, r, i]
-        both = stats.crossed_interval(point, groups=groups) if k else (0.0, 0.0)
-        band = both if single else (lo[r, i], hi[r, i])
-        row = {"series": role, "action": "mask", "k": k, "metric": "logprob"}
-        row |= {"value": float(point.mean()), "lo": band[0], "hi": band[1]}
-        row |= {"n": values.shape[3], "seeds": len(values), "both_lo": both[0], "both_hi": both[1]}
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def expected_order(curves: pd.DataFrame) -> dict[str, Any]:
-    """Whether the curves of one model and task have the order that the roles promise.
-
-    At k = 20 (or the last point before it) facilitation's band lies below irrelevance's; at the k where
-    interference peaks its band lies above irrelevance's.
-    """
-    points = curves.pivot(index="k", columns="series")
-    value, lo, hi, ks = points["value"], points["lo"], points["hi"], points.index.to_numpy()
-    k = ks[ks <= CHECKED_AT].max()
-    peak = ks[np.argmax(np.where(ks > 0, value["interference"], -np.inf))]
-    return {
-        "k": int(k),
-        "facilitation": float(value["facilitation"][k]),
-        "irrelevance": float(value["irrelevance"][k]),
-        "below": bool(hi["facilitation"][k] < lo["irrelevance"][k]),
-        "peak": int(peak),
-        "interference_at_peak": float(value["interference"][peak]),
-        "irrelevance_at_peak": float(value["irrelevance"][peak]),
-        "above": bool(lo["interference"][peak] > hi["irrelevance"][peak]),
-    }
 
 
 # ---- the most facilitating heads together ----------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field, NonNegativeInt, model_validator
 from typing_extensions import Self
@@ -37,6 +37,11 @@ class ScoreSettings(shared.StudySettings):
     cards: NonNegativeInt = 6
     """Number of heads of each model, task and method that get a card (head page) in the report: those with the
     largest scores. 0 for none; with positions `each` there are none."""
+
+    @property
+    def ablation(self) -> dict[str, Any]:
+        """How heads are ablated, for the steps."""
+        return {name: getattr(self, name) for name in ("metric", "reference", "positions", "seed")}
 
     @model_validator(mode="after")
     def _methods_fit(self) -> Self:

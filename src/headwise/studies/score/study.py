@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
 from headwise.heads import PositionScores
+from headwise.model.measure.positions import EACH
+from headwise.runs import Call
 from headwise.studies.base import study
+from headwise.studies.plan import some_heads
 from headwise.studies.run import Pair, Run
 from headwise.studies.score.charts import section
 from headwise.studies.score.settings import ScoreSettings
 from headwise.studies.steps import input_table, make_cards, score_heads, strongest
 
 
-@study(question="Which heads matter for this task?", settings=ScoreSettings, section=section)
-def score(run: Run, s: ScoreSettings) -> None:
-    pairs = run.pairs()
-    options: dict[str, Any] = {
-        "metric": s.metric,
-        "reference": s.reference,
-        "positions": s.positions,
-        "seed": s.seed,
-    }
-    calls = {
-        (pair, method): score_heads(pair.model, pair.task, method, **options, options=s.method_options)
+def _calls(s: ScoreSettings, pairs: list[Pair]) -> dict[tuple[Pair, str], Call[Any]]:
+    return {
+        (pair, method): score_heads(pair.model, pair.task, method, **s.ablation, options=s.method_options)
         for pair in pairs
         for method in s.methods
     }
+
+
+def plan(run: Run, s: ScoreSettings) -> Iterator[Call[Any]]:
+    pairs = run.pairs()
+    yield from _calls(s, pairs).values()
+    for pair in pairs if s.cards and s.positions != EACH else ():
+        yield make_cards(
+            pair.model, pair.task, some_heads(pair.model, s.cards * len(s.methods)), **s.ablation
+        )
+
+
+@study(question="Which heads matter for this task?", settings=ScoreSettings, section=section, plan=plan)
+def score(run: Run, s: ScoreSettings) -> None:
+    pairs = run.pairs()
+    calls = _calls(s, pairs)
     tables: dict[Pair, list[pd.DataFrame]] = {pair: [] for pair in pairs}
     for (pair, method), scored in run.all(calls, "scores").items():
         if isinstance(scored, PositionScores):
@@ -43,5 +54,7 @@ def score(run: Run, s: ScoreSettings) -> None:
     if not s.cards:
         return
     heads = {pair: strongest(scores, s.cards) for pair, scores in tables.items() if scores}
-    cards = {pair: make_cards(pair.model, pair.task, heads[pair], **options) for pair in heads if heads[pair]}
+    cards = {
+        pair: make_cards(pair.model, pair.task, heads[pair], **s.ablation) for pair in heads if heads[pair]
+    }
     run.add_cards(cards)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import HeadwiseError, quoted
+from headwise.errors import HeadwiseError, hint, quoted
 from headwise.settings import build
 from headwise.studies.settings.plain_yaml import parse
 from headwise.tasks.opening import option_names
@@ -20,13 +20,28 @@ LARGEST_FILE = 200_000
 """Bytes; a study file is a page of text, and anything larger is not one."""
 
 
+ABOUT = "about"
+"""The key of a study file that says where its settings come from: paper, figure, deviations, cost."""
+
+
+def about_of(file: str | Path | None) -> dict[str, Any]:
+    """What a study file says about itself."""
+    about = read_yaml(file).get(ABOUT, {}) if file is not None else {}
+    if not isinstance(about, dict):
+        raise HeadwiseError(
+            f"{file}: {ABOUT} is {quoted(about)}; expected 'key: value' lines, such as paper: …"
+        )
+    return about
+
+
 def resolve(kind: Any, file: str | Path | None, *overrides: Mapping[str, Any]) -> Any:
     """The settings of a study: its defaults, then the file, then each of `overrides` in turn."""
     values = read_yaml(file) if file is not None else {}
+    values.pop(ABOUT, None)  # words for people: `about_of`
     if values.get("trust_remote_code"):
         raise HeadwiseError(
             f"{file} asks to run code from a model's repository; a file may not. If you trust it, remove the line "
-            "and give --set trust_remote_code=true"
+            f"and give {hint('trust_remote_code', True)}"
         )
     for layer in overrides:
         for name, replaced in getattr(kind, "REPLACES", {}).items():

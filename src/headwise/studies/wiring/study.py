@@ -9,7 +9,7 @@ effect against edges kept), `ratios` and `members` of two models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from headwise.runs import Call, Job, step
 from headwise.scores.edges import check_edges, edge_cost, edge_methods
 from headwise.scores.edges import edges as score_edges
 from headwise.studies.base import study
+from headwise.studies.plan import some_heads
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import make_cards, score_heads
 from headwise.studies.wiring.charts import section
@@ -37,8 +38,29 @@ KEPT = 300
 ROLES = ("dense", "sparse")
 
 
+def plan(run: Run, s: WiringSettings) -> Iterator[Call[Any]]:
+    options: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
+    for pair in run.pairs():
+        find, test = pair.task.halves()
+        top = some_heads(pair.model, s.heads)
+        ends: dict[str, Any] = {"into": s.into} if s.into else {"into": [*top, "logits"], "out_of": top}
+        yield measure_edges(pair.model, pair.task, s.method, options, **ends)
+        if not s.into:
+            yield score_heads(pair.model, find, s.order, **options)
+            if s.gradient is not None:
+                yield largest_edges(pair.model, find, s.gradient, options)
+            if s.curve:
+                stand_in: Any = None
+                yield measure_curve(pair.model, test, stand_in, options | {"points": s.points})
+        if s.cards:
+            yield make_cards(pair.model, pair.task, some_heads(pair.model, s.cards), **options)
+
+
 @study(
-    question="Which heads does a head read from, through Q, K or V?", settings=WiringSettings, section=section
+    question="Which heads does a head read from, through Q, K or V?",
+    settings=WiringSettings,
+    section=section,
+    plan=plan,
 )
 def wiring(run: Run, s: WiringSettings) -> None:
     pairs = run.pairs()
