@@ -169,12 +169,10 @@ class Engine:
         values = np.full((2, len(gates), len(self.rows), len(self.metrics)), np.nan)
 
         def measured() -> Measured:
-            found = [
-                Measured(
-                    *(one.combine(self.rows, part, len(self.task))[:, chosen] for part in values[..., m])
-                )
-                for m, one in enumerate(self.metrics)
-            ]
+            found = []
+            for m, one in enumerate(self.metrics):
+                under, at_base = (one.combine(self.rows, part, len(self.task)) for part in values[..., m])
+                found.append(Measured(under[:, chosen], at_base[:, chosen]))
             return replace(found[0], second=found[1] if found[1:] else None)
 
         def fill(numbers: Sequence[int]) -> None:
