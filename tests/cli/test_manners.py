@@ -177,7 +177,7 @@ def test_the_shell_completes_studies_models_and_tasks_without_loading_torch():
         return done.stdout.split()
 
     assert completed("headwise run mas") == ["masking"]
-    assert completed("headwise score smollm2 comm") == ["commonsense"]
+    assert completed("headwise score smollm2 abil") == ["abilities"]
     assert completed("headwise ver") == ["verify"]
 
 

@@ -50,11 +50,12 @@ def run_study(
         configs = [Path(file).stem] if file else []
         out = default_folder(study, *configs, *settings["models"], *settings["tasks"])
     assigned = assignments(flags.pop("option") or [])
+    flags = {name: value for name, value in flags.items() if value is not None}
     check_given(_given({**settings, **flags}, assigned))
     # Imports torch: seconds, which a bad file need not wait for.
     from headwise.studies.base import run as carry_out
 
-    dry = flags.pop("dry_run")
+    dry = flags.pop("dry_run", False)
     given = _given({**_with_method(study, settings), **flags}, assigned)
     if dry:
         return _show_plan(study, file, given)
