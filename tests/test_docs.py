@@ -20,7 +20,7 @@ from headwise.studies.base import STUDIES
 from headwise.tasks.registry import FAMILIES
 from helpers import REPOSITORY
 
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Ray workers that load the bundled model: tests/studies/test_ray_studies.py compares the bytes with tiny ones.
 SLOW = {"machines.md": pytest.mark.slow}
