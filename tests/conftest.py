@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
+import re
+import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -17,9 +20,16 @@ DEVICE = os.environ.get("HEADWISE_TEST_DEVICE", "cpu")
 """Where the models of the tests live: HEADWISE_TEST_DEVICE=cuda runs the engine's tests on a GPU."""
 
 
+POSIX = re.compile(r"mkfifo|SIGKILL|SIGHUP|symlink_to|preexec_fn|geteuid|import resource|#!/bin/sh|/dev/")
+
+
 def pytest_collection_modifyitems(items):
     """The executed pages come first: a long test at the very end would leave all other workers without work."""
     items.sort(key=lambda item: item.path.name != "test_docs.py")
+    if sys.platform == "win32":
+        for item in items:
+            if POSIX.search(inspect.getsource(item.function)):
+                item.add_marker(pytest.mark.skip(reason="uses what Windows does not have"))
 
 
 def pytest_collection_finish():

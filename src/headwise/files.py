@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -74,12 +75,31 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield partial
         flush(partial)
-        os.replace(partial, path)
+        _replace(partial, path)
         fsync_folder(path.parent)
     except BaseException:
         with suppress(OSError):
             partial.unlink()
         raise
+
+
+_HELD = (5, 32)
+"""Error numbers of Windows: access denied, sharing violation."""
+_BAD_NAME = 123
+"""Error number of Windows for a name that no file can have, such as `hub:owner/name`."""
+
+
+def _replace(partial: Path, path: Path) -> None:
+    """Put a file in the place of another. Windows refuses while a program, such as a virus scanner or a reader of the
+    run, has the old one open, mostly for a moment; so it is tried again for a second."""
+    for wait in (0.01, 0.04, 0.15, 0.3, 0.5):
+        try:
+            return os.replace(partial, path)
+        except PermissionError as error:
+            if getattr(error, "winerror", None) not in _HELD:
+                raise
+            time.sleep(wait)
+    os.replace(partial, path)
 
 
 def flush(path: Path) -> None:
@@ -116,6 +136,8 @@ def user_path(given: str | Path) -> Path:
         RuntimeError,
         OSError,
     ) as error:  # not text, a null character, ~nobody, too long
+        if getattr(error, "winerror", None) == _BAD_NAME:
+            return path  # on other systems there is simply no such file
         reason = getattr(error, "strerror", None) or first_line(error)
         raise HeadwiseError(f"{quoted(str(given))} cannot be used as a name or path: {reason}") from None
     return path

@@ -121,7 +121,7 @@ def test_a_store_that_lacks_a_table_is_begun_again(run, gone):
 
 
 PLACES = {
-    "a pipe": os.mkfifo,
+    "a pipe": lambda path: os.mkfifo(path),
     "a device": lambda path: path.symlink_to("/dev/zero"),
     "a folder": lambda path: path.mkdir(),
     "a link out of the run": lambda path: path.symlink_to("/etc/passwd"),

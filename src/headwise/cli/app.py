@@ -7,6 +7,7 @@ Nothing is decided here: each command hands over to the room that knows. Heavy i
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import os
 import sys
@@ -56,6 +57,7 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     _fill_closed_streams()
+    _write_every_character()
     logging.basicConfig(format="%(message)s", handlers=[_Stderr()])
     logging.getLogger("headwise").setLevel(logging.INFO)
     warnings.formatwarning = lambda message, *_, **__: f"note: {visible(str(message))}\n"
@@ -107,6 +109,14 @@ def _fill_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
 
 
+def _write_every_character() -> None:
+    """A character that the output's encoding lacks is written as its number: pipes of Windows have the encoding of the
+    language of the system, which has no arrows and few letters of other languages."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _flushed(further: str = "") -> int:
     """0 where everything that was said, and `further`, has been written; else the exit code, after a sentence."""
     try:
@@ -116,7 +126,10 @@ def _flushed(further: str = "") -> int:
     except OSError as error:
         # Python tries again when it ends, and would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno == errno.EPIPE:  # `| head`: the reader has what it wanted
+        if error.errno in (
+            errno.EPIPE,
+            errno.EINVAL,
+        ):  # `| head`, on Windows too: the reader has what it wanted
             return 1
         _say(f"the output cannot be written: {error.strerror}; what was computed is kept")
         return 2

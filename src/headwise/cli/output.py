@@ -52,7 +52,11 @@ def show(compute: Callable[[], Any], as_json: bool) -> None:
         except Failed as failed:
             result, code = failed.result, 1
     if as_json:
-        sys.stdout.write(json.dumps(_plain(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        # JSON has its own way to write what the encoding of the output lacks.
+        ascii_only = not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+        sys.stdout.write(
+            json.dumps(_plain(result), indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n"
+        )
     if code:
         raise typer.Exit(code)
 

@@ -71,7 +71,7 @@ def one_interrupt() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal last
         if _in_destructor(frame):  # Python drops what is raised there, so the signal is sent again
-            threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+            threading.Timer(0.05, _send, (number,)).start()
             return
         before, last = last, time.monotonic()
         if last - before > _PATIENCE:
@@ -83,6 +83,14 @@ def one_interrupt() -> Iterator[None]:
     finally:
         if last == -math.inf:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _send(number: int) -> None:
+    """Send this process a signal."""
+    if hasattr(signal, "pthread_kill"):
+        os.kill(os.getpid(), number)
+    else:  # on Windows `os.kill` ends the process at once, whatever the signal
+        signal.raise_signal(number)
 
 
 def _in_destructor(frame: FrameType | None) -> bool:
