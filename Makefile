@@ -131,7 +131,7 @@ DOCS := .venv-docs
 DOCS_STAMP := $(DOCS)/.ready-$(shell cksum < docs/requirements.txt | cut -d' ' -f1)
 
 docs: $(DOCS_STAMP)
-	$(DOCS)/bin/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict --quiet
 
 $(DOCS_STAMP):
 	$(PYTHON) -m venv $(DOCS)

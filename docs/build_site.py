@@ -1,0 +1,115 @@
+"""What `make docs` adds to mkdocs: the pages of the whole repository, a navigation, and the pages made from the code.
+
+The pages link to one another by their places in the repository, so they are copied with these places into a folder,
+which mkdocs then reads. `docs/reference.md` is made from the public names of headwise; nothing of headwise is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("docs", "gallery")
+MODULES = {"register"}
+"""Public names that are modules."""
+LEFT_OUT = shutil.ignore_patterns("*.py", "requirements.txt", "*.parquet", "*.sqlite", "*.pdf", "__pycache__")
+STUDIES = "functions roles circuits certify masking prompts wiring diff backups sparsify".split()
+GUIDE = "models tasks scores nested metrics statistics generate attention cards explore plugins runs machines".split()
+NAVIGATION: dict[str, list[str]] = {
+    "Start": ["docs/first-look.ipynb", "docs/goals/*", "docs/coming-from.md"],
+    "Studies": [f"docs/{name}.md" for name in STUDIES],
+    "Guide": [f"docs/{name}.md" for name in GUIDE],
+    "Gallery": ["gallery/README.md", "gallery/*"],
+    "Reference": [
+        "docs/reference.md",
+        "docs/command-line.md",
+        "docs/python.md",
+        "docs/one-voice.md",
+        "docs/*",
+    ],
+    "Project": ["CONTRIBUTING.md", "docs/governance.md", "docs/architecture.md", "*"],
+}
+"""Tabs and their pages. A pattern stands for all pages that no other entry names."""
+
+
+def on_config(config: Any) -> Any:
+    """Copy the pages, make those that are made, and list all of them in the navigation."""
+    place = Path(tempfile.mkdtemp(prefix="headwise-docs-"))
+    config["docs_dir"] = str(place)
+    for folder in COPIED:
+        shutil.copytree(ROOT / folder, place / folder, ignore=LEFT_OUT)
+    for page in ROOT.glob("*.md"):
+        shutil.copy(page, place / page.name)
+    (place / "benchmarks" / "results").mkdir(parents=True)
+    for picture in (ROOT / "benchmarks" / "results").glob("*.png"):
+        shutil.copy(picture, place / "benchmarks" / "results")
+    shutil.copy(ROOT / "LICENSE", place / "LICENSE")
+    (place / "docs" / "reference.md").write_text(_reference(), encoding="utf-8")
+    config["nav"] = [{"headwise": "README.md"}, *_navigation(place)]
+    return config
+
+
+def on_post_build(config: Any) -> None:
+    """The theme fetches one script from elsewhere; the pages use the copy that is here."""
+    site = Path(config["site_dir"])
+    for page in site.rglob("*.html"):
+        here = "../" * len(page.relative_to(site).parents[1:]) + "docs/site/iframe-worker.js"
+        text = page.read_text(encoding="utf-8")
+        page.write_text(re.sub(r'https://[^" ]*/iframe-worker/shim', here, text), encoding="utf-8")
+    shutil.rmtree(config["docs_dir"], ignore_errors=True)
+
+
+def _navigation(place: Path) -> list[dict[str, list[str]]]:
+    pages = sorted(
+        path.relative_to(place).as_posix() for path in place.rglob("*") if path.suffix in (".md", ".ipynb")
+    )
+    named = {name for entries in NAVIGATION.values() for name in entries} | {"README.md"}
+    rest = [page for page in pages if page not in named]
+    tabs = []
+    for tab, entries in NAVIGATION.items():
+        found: list[str] = []
+        for entry in entries:
+            if "*" in entry:
+                taken = [page for page in rest if page.startswith(entry[:-1])]
+                rest = [page for page in rest if page not in taken]
+                found += taken
+            else:
+                found.append(entry)
+        tabs.append({tab: found})
+    return tabs
+
+
+def _reference() -> str:
+    """A page with the docstring of every public name."""
+    tree = ast.parse((ROOT / "src" / "headwise" / "__init__.py").read_text(encoding="utf-8"))
+    homes = next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and node.value is not None
+        and "_HOMES" in ast.unparse(node).partition("=")[0]
+    )
+    return (
+        "# API reference\n\nEvery public name of `import headwise as hw`, from its docstring.\n\n"
+        + "".join(
+            f"## hw.{name}\n\n::: {home if name in MODULES else f'{home}.{name}'}\n\n"
+            for name, home in sorted(homes.items(), key=lambda x: x[0].lower())
+        )
+    )
+
+
+class Examples(griffe.Extension):
+    """Examples in docstrings become code blocks: in Markdown, >>> would be three quotations."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring is not None:
+            text = re.sub(r"\s*# doctest:.*", "", obj.docstring.value)
+            example = re.compile(r"^>>> .*(?:\n(?!\n).+)*(?:\n\n>>> .*(?:\n(?!\n).+)*)*", re.MULTILINE)
+            obj.docstring.value = example.sub(lambda found: f"\n```python\n{found[0]}\n```\n", text)

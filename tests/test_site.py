@@ -1,0 +1,100 @@
+"""The documentation site as `make docs` builds it, opened from its folder in a browser that has no network."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from urllib.parse import urljoin, urlsplit
+
+import pytest
+
+from helpers import REPOSITORY
+
+SITE = REPOSITORY / "site"
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
+    None,
+)
+built = pytest.mark.skipif(not (SITE / "index.html").exists(), reason="no site: `make docs` builds it")
+LINK = re.compile(r'<a [^>]*?href="?([^"\s>]+)')
+
+
+def linked(page):
+    """The pages of the site that a page has links to."""
+    found = {urljoin(page, target) for target in LINK.findall((SITE / page).read_text(encoding="utf-8"))}
+    return {
+        path for target in found if (path := urlsplit(target).path).endswith(".html") and "//" not in target
+    }
+
+
+@built
+def test_every_page_is_two_clicks_away_and_every_link_leads_somewhere():
+    pages = {path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html")} - {"404.html"}
+    first = linked("index.html")
+    reached = first.union(*(linked(page) for page in first & pages))
+    assert reached - {"404.html"} == pages
+    sources = [
+        *REPOSITORY.glob("*.md"),
+        *(REPOSITORY / "docs").rglob("*.md"),
+        *(REPOSITORY / "gallery").rglob("*.md"),
+    ]
+    assert len(pages) == len(sources) + 2  # the notebook, the reference
+
+
+@built
+def test_pages_fetch_nothing_from_elsewhere():
+    fetched = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=[\"']?(?:https?:)?//[^\"'\s>]+")
+    for page in SITE.rglob("*.html"):
+        foreign = [
+            tag for tag in fetched.findall(page.read_text(encoding="utf-8")) if "rel=canonical" not in tag
+        ]
+        assert not foreign, page
+
+
+@built
+def test_the_reference_has_every_public_name_and_no_example_as_a_quotation():
+    import headwise as hw
+
+    text = (SITE / "docs" / "reference.html").read_text(encoding="utf-8")
+    for name in hw._HOMES:
+        assert re.search(rf"<h2[^>]*>hw\.{name}<", text), name
+    assert "<blockquote>" not in text
+
+
+PAGES = [
+    "index", "docs/first-look", "docs/scores", "docs/tasks", "docs/reference", "docs/glossary", "docs/goals/circuit",
+    "gallery/index", "CONTRIBUTING", "CHANGELOG",
+]  # fmt: skip
+
+
+@built
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium")
+def test_ten_pages_open_light_and_dark_and_on_a_phone_and_search_finds_a_word():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for number, name in enumerate(PAGES):
+            dark, width = bool(number % 2), 390 if number % 3 == 0 else 1280
+            context = browser.new_context(
+                color_scheme="dark" if dark else "light",
+                viewport={"width": width, "height": 800},
+                offline=True,
+            )
+            page = context.new_page()
+            problems: list[str] = []
+            page.on("pageerror", lambda error, problems=problems: problems.append(str(error)))
+            page.goto((SITE / f"{name}.html").as_uri())
+            assert page.locator("article h1").first.inner_text().strip()
+            red = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]")
+            assert (int(red) < 80) == dark, name
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            pictures = page.locator("article img").evaluate_all(
+                "all => all.map(i => [i.complete, i.naturalWidth])"
+            )
+            assert all(width for complete, width in pictures if complete), name
+            if name == "docs/tasks":
+                page.locator(".md-search__input").fill("faithfulness")
+                page.locator(".md-search-result__link").first.wait_for(timeout=10_000)
+            assert not problems, name
+            context.close()
+        browser.close()
