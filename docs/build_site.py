@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ MODULES = {"register"}
 """Public names that are modules."""
 LEFT_OUT = shutil.ignore_patterns("*.py", "requirements.txt", "*.parquet", "*.sqlite", "*.pdf", "__pycache__")
 STUDIES = "functions roles circuits certify masking prompts wiring diff backups sparsify".split()
-GUIDE = "models tasks scores nested metrics statistics generate attention cards explore plugins runs machines".split()
+GUIDE = "models tasks scores nested metrics statistics generate attention cards".split()
+GUIDE += "explore mcp plugins runs machines".split()
 NAVIGATION: dict[str, list[str]] = {
     "Start": ["docs/first-look.ipynb", "docs/goals/*", "docs/coming-from.md"],
     "Studies": [f"docs/{name}.md" for name in STUDIES],
@@ -51,6 +53,7 @@ def on_config(config: Any) -> Any:
     for picture in (ROOT / "benchmarks" / "results").glob("*.png"):
         shutil.copy(picture, place / "benchmarks" / "results")
     shutil.copy(ROOT / "LICENSE", place / "LICENSE")
+    shutil.copytree(ROOT / "skills", place / "skills")
     (place / "docs" / "reference.md").write_text(_reference(), encoding="utf-8")
     config["nav"] = [{"headwise": "README.md"}, *_navigation(place)]
     return config
@@ -63,6 +66,10 @@ def on_post_build(config: Any) -> None:
         here = "../" * len(page.relative_to(site).parents[1:]) + "docs/site/iframe-worker.js"
         text = page.read_text(encoding="utf-8")
         page.write_text(re.sub(r'https://[^" ]*/iframe-worker/shim', here, text), encoding="utf-8")
+    sys.path.insert(0, str(ROOT / "docs"))
+    import llms
+
+    llms.write(site)
     shutil.rmtree(config["docs_dir"], ignore_errors=True)
 
 

@@ -34,7 +34,8 @@ ROOM_OF: dict[str, str] = {
     "studies/*/charts.py": "study pages", "studies/*/findings.py": "study pages",
     "report": "report", "explorer": "explorer", "sparsify": "sparsify", "cli": "cli",
     "arguments.py": "registry", "settings.py": "registry", "several.py": "registry", "progress.py": "files",
-    "harness.py": "cli", "comparing.py": "cli", "display.py": "files", "names.py": "files", "register.py": "public",
+    "harness.py": "cli", "mcp": "cli", "comparing.py": "cli", "display.py": "files", "names.py": "files",
+    "register.py": "public",
 }  # fmt: skip
 """Room by path below src/headwise: a file, or a folder with all that is in it. `*` stands for one folder; the longest
 path that fits wins."""

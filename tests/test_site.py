@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from urllib.parse import urljoin, urlsplit
 
 import pytest
@@ -37,6 +39,7 @@ def test_every_page_is_two_clicks_away_and_every_link_leads_somewhere():
         *REPOSITORY.glob("*.md"),
         *(REPOSITORY / "docs").rglob("*.md"),
         *(REPOSITORY / "gallery").rglob("*.md"),
+        *(REPOSITORY / "skills").rglob("*.md"),
     ]
     assert len(pages) == len(sources) + 2  # the notebook, the reference
 
@@ -59,6 +62,27 @@ def test_the_reference_has_every_public_name_and_no_example_as_a_quotation():
     for name in hw._HOMES:
         assert re.search(rf"<h2[^>]*>hw\.{name}<", text), name
     assert "<blockquote>" not in text
+
+
+def test_the_list_for_language_models_has_every_page_with_a_sentence(tmp_path):
+    """Counted from the files; what the sentence is, the page itself says."""
+    subprocess.run([sys.executable, REPOSITORY / "docs" / "llms.py", tmp_path], check=True)
+    index, full = ((tmp_path / name).read_text(encoding="utf-8") for name in ("llms.txt", "llms-full.txt"))
+    sources = [
+        REPOSITORY / "README.md",
+        *(REPOSITORY / "docs").rglob("*.md"),
+        *(REPOSITORY / "gallery").rglob("*.md"),
+    ]
+    entries = re.findall(r"^- \[(.+)\]\((.+\.html)\): (.+)$", index, re.MULTILINE)
+    assert len(entries) == len(sources)
+    everything = " ".join(re.sub(r"[*`]|\[([^\]]*)\]\([^)]*\)", r"\1", full).split())
+    for title, address, sentence in entries:
+        assert len(sentence) > 10, title
+        assert sentence in everything or sentence == "a table without text", title
+        assert not (SITE / "index.html").exists() or (SITE / address).exists(), address
+    assert index.count("a table without text") <= 1
+    for page in sources:
+        assert page.read_text(encoding="utf-8").strip() in full, page
 
 
 PAGES = [

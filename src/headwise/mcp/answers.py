@@ -1,0 +1,150 @@
+"""What the tools take and answer: every size limited, every answer with a schema."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+MOST_EXAMPLES, MOST_ROWS, MOST_REPORT = 512, 200, 16 << 20
+"""Examples of one call, rows of one answer, bytes of a report."""
+
+Text = Annotated[str, Field(max_length=400)]
+HeadName = Annotated[str, Field(pattern=r"^L\d{1,4}H\d{1,4}$")]
+HeadNames = Annotated[list[HeadName], Field(max_length=1024)]
+Examples = Annotated[int, Field(ge=4, le=MOST_EXAMPLES)]
+Half = Literal["find", "test", "all"]
+Reference = Literal["zero", "mean", "position_mean", "resample", "patch"]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Number = float | None
+"""None where a number is not finite."""
+Row = dict[str, str | int | float | bool | None]
+
+
+class ModelEntry(BaseModel):
+    name: str
+    loaded: bool
+    layers: int | None
+    heads: int | None
+
+
+class Models(BaseModel):
+    """What this server may use."""
+
+    models: list[ModelEntry]
+    tasks: dict[str, str]
+    runs: list[str]
+
+
+class Shown(BaseModel):
+    prompt: str
+    target: str
+    foils: list[str]
+    counterfactual: str | None
+
+
+class Preview(BaseModel):
+    """Examples of a task, and how often the model prefers the target to the foils."""
+
+    task: str
+    metric: str
+    accuracy: Number
+    accuracy_lo: Number
+    accuracy_hi: Number
+    n: int
+    examples: list[Shown]
+
+
+class HeadScore(BaseModel):
+    head: str
+    score: Number
+    lo: Number
+    hi: Number
+    q: Number
+
+
+class ScoreResult(BaseModel):
+    """The heads with the largest scores in absolute value, with 95 % intervals; q is corrected over all heads."""
+
+    model: str
+    task: str
+    half: Half
+    method: str
+    metric: str
+    reference: str
+    n: int
+    of: int
+    significant: int
+    heads: list[HeadScore]
+
+
+class Table(BaseModel):
+    """Rows of a table of headwise; numbers that are not finite are null."""
+
+    title: str
+    notes: list[str] = []
+    tables: dict[str, list[Row]]
+
+
+class Measured(BaseModel):
+    """A metric with heads removed: `effect` is the mean with all heads minus the mean without, with a 95 % interval.
+    `controls`: the effects of as many random heads of the same layers; `larger`: how many of them are as large."""
+
+    task: str
+    half: Half
+    metric: str
+    reference: str
+    n: int
+    full: Number
+    mean: Number
+    effect: Number
+    effect_lo: Number
+    effect_hi: Number
+    p: Number
+    controls: list[Number]
+    larger: int | None
+
+
+class Texts(BaseModel):
+    """The greedy continuation of every prompt."""
+
+    texts: list[str]
+
+
+class Verdict(BaseModel):
+    """Is the set of heads a circuit? Every check with its number, interval, threshold and state."""
+
+    verdict: str
+    sentence: str
+    n: int
+    reference: str
+    checks: list[Row]
+
+
+class Run(BaseModel):
+    """A finished run, read from its folder."""
+
+    name: str
+    study: str
+    status: str
+    findings: list[str]
+    notices: list[str]
+    tables: list[str]
+    rows: list[Row]
+
+
+def number(value: Any) -> Number:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def rows(frame: Any, most: int = MOST_ROWS) -> list[Row]:
+    def plain(value: Any) -> Any:
+        value = value.item() if hasattr(value, "item") else value
+        if isinstance(value, float):
+            return number(value)
+        return value if isinstance(value, str | int | bool) or value is None else str(value)
+
+    return [
+        {name: plain(value) for name, value in row.items()} for row in frame.head(most).to_dict("records")
+    ]
