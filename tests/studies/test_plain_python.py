@@ -10,6 +10,7 @@ import pytest
 
 import headwise as hw
 from headwise.charts.section import SECTIONS, Finding, Section
+from headwise.model.verify.tiny import tiny_model
 from headwise.report import write_report
 from headwise.runs import Job, RunFolder, Store, read_info, read_table, step
 from headwise.runs.store.store import encode_result
@@ -17,8 +18,8 @@ from headwise.studies.base import STUDIES, Study, carry_out, study
 from headwise.studies.run import Run
 from headwise.studies.settings.shared import StudySettings
 from headwise.studies.workbench import Workbench
-from helpers import run_on, word_task
-from planted import written
+from helpers import make_word_tokenizer, run_on, word_task
+from planted import told_apart, written
 
 WORDS = ("red", "blue", "green")
 log, stop_at, tables_at = [], [], []
@@ -167,3 +168,19 @@ def test_other_settings_are_noticed_before_anything_is_computed(tiny, tmp_path, 
     with caplog.at_level("INFO", logger="headwise"), pytest.raises(KeyboardInterrupt):
         run_on("score", tmp_path / "run", tiny, tasks=[file], methods=["random"], n=3, cards=0)
     assert "note: the settings differ from the run in this folder: settings.n was 4 and is 3" in caplog.text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_an_option_of_one_method_computes_no_other_method_again(tmp_path):
+    tokenizer = make_word_tokenizer()
+    tiny = tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512)
+    model = hw.load(tiny, tokenizer=tokenizer, name="tiny")
+    file = written(told_apart([model], 6), tmp_path / "apart.jsonl")
+    keys = []
+    for steps in (5, 6):
+        settings = {"tasks": [file], "methods": ["attribution", "integrated"], "cards": 0}
+        run_on("score", tmp_path / str(steps), model, **settings, method_options={"steps": steps})
+        with Store(tmp_path / str(steps) / "cells.sqlite") as store:
+            keys.append(store.keys())
+    assert len(keys[0] & keys[1]) == 1  # attribution, which has no steps
+    assert len(keys[0] | keys[1]) == 3

@@ -1,6 +1,6 @@
 """`Run`: what a study is written with. It loads models and tasks, computes steps or reads them back, and writes tables.
 
-for pair in run.pairs(settings):
+for pair in run.pairs():
     scored = run.one(score_heads(pair.model, pair.task, "ablation"))
     run.table("scores", scored.table.assign(**pair.columns))
 """

@@ -238,10 +238,6 @@ class Store:
                 f"use another run, or start again with {hint('fresh', True)}"
             ) from None
 
-    def table_names(self) -> list[tuple[str, str]]:
-        """Every (key, table name) there is, from the index alone."""
-        return self._rows("SELECT key, name FROM blobs WHERE typeof(name) = 'text'")
-
     def _checked(self, key: str) -> tuple[str, str, list[str]]:
         """Text, notes and table names of a step."""
         rows = self._rows("SELECT cell, notes, checksum FROM cells WHERE key = ?", key)

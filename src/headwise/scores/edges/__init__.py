@@ -1,7 +1,7 @@
 """Scores of direct edges between components (`hw.edges`): begin with `score.py`.
 
-`registry.py` has the methods known by name; `exact.py` and `gradient.py` are those that ship; `spans.py` restricts
-edges to positions. May import: errors, registry, stats, heads, tasks, model, metrics, `scores.registry`.
+`registry.py` has the methods known by name; `exact.py` and `gradient.py` are those that ship.
+May import: errors, registry, stats, heads, tasks, model, metrics, `scores.registry`.
 """
 
 from headwise.scores.edges.registry import EdgeMethod, EdgeSetup, edge_methods, register

@@ -17,6 +17,7 @@ import pandas as pd
 from headwise.model.model import Model
 from headwise.runs import Call, Job, step
 from headwise.scores import difference
+from headwise.scores.registry import own_options
 from headwise.studies.base import study
 from headwise.studies.diff.charts import section
 from headwise.studies.diff.settings import DiffSettings
@@ -43,7 +44,9 @@ def plan(run: Run, s: DiffSettings) -> Iterator[Call[Any]]:
     for pair in run.pairs():
         yield answer(pair.model, pair.task, s.metric)
         for method in s.methods:
-            yield score_heads(pair.model, pair.task, method, **s.ablation, options=s.method_options)
+            yield score_heads(
+                pair.model, pair.task, method, **s.ablation, options=own_options(method, s.method_options)
+            )
         if s.cards:
             heads = some_heads(pair.model, s.cards * len(s.methods))
             yield make_cards(pair.model, pair.task, heads, **s.ablation)
@@ -62,7 +65,9 @@ def diff(run: Run, s: DiffSettings) -> None:
 
     answers = run.all({pair: answer(pair.model, pair.task, s.metric) for pair in pairs}, "answers")
     scoring = {
-        (pair, method): score_heads(pair.model, pair.task, method, **s.ablation, options=s.method_options)
+        (pair, method): score_heads(
+            pair.model, pair.task, method, **s.ablation, options=own_options(method, s.method_options)
+        )
         for pair in pairs
         for method in s.methods
     }

@@ -10,6 +10,7 @@ import pandas as pd
 from headwise.heads import PositionScores
 from headwise.model.measure.positions import EACH
 from headwise.runs import Call
+from headwise.scores.registry import own_options
 from headwise.studies.base import study
 from headwise.studies.plan import some_heads
 from headwise.studies.run import Pair, Run
@@ -20,7 +21,9 @@ from headwise.studies.steps import input_table, make_cards, score_heads, stronge
 
 def _calls(s: ScoreSettings, pairs: list[Pair]) -> dict[tuple[Pair, str], Call[Any]]:
     return {
-        (pair, method): score_heads(pair.model, pair.task, method, **s.ablation, options=s.method_options)
+        (pair, method): score_heads(
+            pair.model, pair.task, method, **s.ablation, options=own_options(method, s.method_options)
+        )
         for pair in pairs
         for method in s.methods
     }
