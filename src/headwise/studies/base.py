@@ -62,12 +62,12 @@ ENGINE_OPTIONS = ("address", "workers", "cores_per_worker", "devices_per_worker"
 
 
 def study(
-    *,
     question: str,
     settings: type,
     section: Section | None = None,
-    name: str | None = None,
     plan: Callable[..., Iterable[Call[Any]]] | None = None,
+    *,
+    name: str | None = None,
 ) -> Callable[[Body], Body]:
     """Decorator: make a function a study, known to `run`, the command line and the report under its name."""
 

@@ -59,7 +59,7 @@ def plan(run: Run, s: BackupsSettings) -> Iterator[Call[Any]]:
         yield compare_groups(case, [some_heads(pair.model, 3)], s.draws)
 
 
-@study(question="Which heads stand in for one another?", settings=BackupsSettings, section=section, plan=plan)
+@study("Which heads stand in for one another?", BackupsSettings, section, plan)
 def backups(run: Run, s: BackupsSettings) -> None:
     pairs = run.pairs([(model, task) for task in s.tasks for model in s.models])
     named = head_list(s.primary)

@@ -114,12 +114,7 @@ def _opened(run: Run, s: CertifySettings, source: str, model: Model) -> Task:
     return run.bench.task(source, model, 2 * s.n, s.seed, s.task_options)
 
 
-@study(
-    question="Is this set of heads really a circuit of this behaviour?",
-    settings=CertifySettings,
-    section=section,
-    plan=plan,
-)
+@study("Is this set of heads really a circuit of this behaviour?", CertifySettings, section, plan)
 def certify(run: Run, s: CertifySettings) -> None:
     pairs = run.pairs(task=lambda source, model: _opened(run, s, source, model))
     halves = {pair: (None, pair.task) if s.heads else pair.task.halves() for pair in pairs}

@@ -159,10 +159,10 @@ def plan(run: Run, s: CircuitsSettings) -> Iterator[Call[Any]]:
 
 
 @study(
-    question="How few heads explain the behaviour, and does sparse attention need fewer?",
-    settings=CircuitsSettings,
-    section=section,
-    plan=plan,
+    "How few heads explain the behaviour, and does sparse attention need fewer?",
+    CircuitsSettings,
+    section,
+    plan,
 )
 def circuits(run: Run, s: CircuitsSettings) -> None:
     cases = open_cases(run, s)

@@ -55,12 +55,7 @@ def plan(run: Run, s: ContrastSettings) -> Iterator[Call[Any]]:
         yield fit_contrast(_case(run, s, source))
 
 
-@study(
-    question="Which heads carry one behaviour and not another?",
-    settings=ContrastSettings,
-    section=section,
-    plan=plan,
-)
+@study("Which heads carry one behaviour and not another?", ContrastSettings, section, plan)
 def contrast(run: Run, s: ContrastSettings) -> None:
     fitted_on = [name for name in s.pairs if name not in s.tested]
     cases = {source: _case(run, s, source) for source in s.models}

@@ -52,7 +52,7 @@ def plan(run: Run, s: DiffSettings) -> Iterator[Call[Any]]:
             yield make_cards(pair.model, pair.task, heads, **s.ablation)
 
 
-@study(question="Which heads changed between two models?", settings=DiffSettings, section=section, plan=plan)
+@study("Which heads changed between two models?", DiffSettings, section, plan)
 def diff(run: Run, s: DiffSettings) -> None:
     base, tuned = (run.model(source) for source in s.models)
     difference.check_same_heads(base, tuned)

@@ -75,7 +75,7 @@ def _calls(s: FunctionsSettings, cases: Sequence[Case]) -> dict[tuple[Case, str,
     return calls
 
 
-@study(question="Which heads serve which ability?", settings=FunctionsSettings, section=section, plan=plan)
+@study("Which heads serve which ability?", FunctionsSettings, section, plan)
 def functions(run: Run, s: FunctionsSettings) -> None:
     cases = [_case(run, s, source) for source in s.models]
     calls = _calls(s, cases)

@@ -202,10 +202,10 @@ def plan(run: Run, s: MaskingSettings) -> Iterator[Call[Any]]:
 
 
 @study(
-    question="Does the model fail when its important heads are ablated, and not when random heads are?",
-    settings=MaskingSettings,
-    section=section,
-    plan=plan,
+    "Does the model fail when its important heads are ablated, and not when random heads are?",
+    MaskingSettings,
+    section,
+    plan,
 )
 def masking(run: Run, s: MaskingSettings) -> None:
     models = [cases_of(run, s, source) for source in s.models]

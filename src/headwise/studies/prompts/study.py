@@ -64,10 +64,10 @@ def plan(run: Run, s: PromptsSettings) -> Iterable[Call[Any]]:
 
 
 @study(
-    question="What do inserted tokens do to a model's answers and to a head's attention?",
-    settings=PromptsSettings,
-    section=section,
-    plan=plan,
+    "What do inserted tokens do to a model's answers and to a head's attention?",
+    PromptsSettings,
+    section,
+    plan,
 )
 def prompts(run: Run, s: PromptsSettings) -> None:
     pairs, chosen = _opened(run, s)

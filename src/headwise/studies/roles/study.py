@@ -113,9 +113,7 @@ def _ks(s: RolesSettings, case: Case) -> list[int]:
     return sorted({k for k in s.k or range(51) if 0 <= k <= len(case.model.heads())} | {0})
 
 
-@study(
-    question="Does a head help, interfere, or do nothing?", settings=RolesSettings, section=section, plan=plan
-)
+@study("Does a head help, interfere, or do nothing?", RolesSettings, section, plan)
 def roles(run: Run, s: RolesSettings) -> None:
     cases = _cases(run, s)
     for case in cases:

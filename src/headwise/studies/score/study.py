@@ -38,7 +38,7 @@ def plan(run: Run, s: ScoreSettings) -> Iterator[Call[Any]]:
         )
 
 
-@study(question="Which heads matter for this task?", settings=ScoreSettings, section=section, plan=plan)
+@study("Which heads matter for this task?", ScoreSettings, section, plan)
 def score(run: Run, s: ScoreSettings) -> None:
     pairs = run.pairs()
     calls = _calls(s, pairs)

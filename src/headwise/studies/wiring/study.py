@@ -56,12 +56,7 @@ def plan(run: Run, s: WiringSettings) -> Iterator[Call[Any]]:
             yield make_cards(pair.model, pair.task, some_heads(pair.model, s.cards), **options)
 
 
-@study(
-    question="Which heads does a head read from, through Q, K or V?",
-    settings=WiringSettings,
-    section=section,
-    plan=plan,
-)
+@study("Which heads does a head read from, through Q, K or V?", WiringSettings, section, plan)
 def wiring(run: Run, s: WiringSettings) -> None:
     pairs = run.pairs()
     gradient = [] if s.into or s.gradient is None else [s.gradient]
