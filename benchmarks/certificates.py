@@ -426,7 +426,14 @@ def compact(result: dict[str, Any]) -> str:
 
 def page(result: dict[str, Any]) -> str:
     """The tables of the documentation, one for each source."""
-    lines = ["<!-- truth -->"]
+    lines = [
+        "# How often a certificate is right",
+        "",
+        "[Certificates](certify.md) of circuits that are known because they were made, whole and broken",
+        "(`benchmarks/certificates.py`).",
+        "",
+        "<!-- truth -->",
+    ]
     for source, what in SOURCES.items():
         of = [row for row in result["matrix"] if row["source"] == source]
         if not of:

@@ -44,7 +44,8 @@ def problems(tree: ast.AST) -> list[str]:
             found.append("np.load without allow_pickle=False")
         if name == "yaml.load" and "Loader" not in given:
             found.append("yaml.load without a loader")
-        if "shell" in given and getattr(given["shell"], "value", True):
+        listed = isinstance(given.get("shell"), ast.List | ast.ListComp)  # heads: the shell of a circuit
+        if "shell" in given and not listed and getattr(given["shell"], "value", True):
             found.append("a shell")
         trusts = given.get("trust_remote_code")
         if isinstance(trusts, ast.Constant) and trusts.value:

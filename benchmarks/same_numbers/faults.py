@@ -38,8 +38,8 @@ class Fault:
 FAULTS = (
     Fault(
         "the sign of a score",
-        r"setup\.per_head\(engine\.measure\(gates\)\.effects\)$",
-        "setup.per_head(-engine.measure(gates).effects)",
+        r"setup\.per_head\(engine\.measure\(gates, \*\*more\)\.effects\)$",
+        "setup.per_head(-engine.measure(gates, **more).effects)",
     ),
     Fault("a gate off by one head", r"variant\[head\] = 0$", "variant[head.layer, head.head - 1] = 0"),
     Fault("padding counted in the mean", r"kept = z\.double\(\) \* real\.to.*$", "kept = z.double()"),

@@ -144,7 +144,9 @@ def test_the_table_of_heads_shows_one_unit_at_a_time(page):
         page.select_option("[data-filter=unit]", unit)
         assert f"score ({unit})" in page.locator("#table thead").inner_text()
         studies = set(page.locator("#table tbody tr td:nth-child(9)").all_inner_texts())
-        assert studies == {"logit_diff": {"score"}, "logprob": {"masking", "circuits"}}.get(unit, {"prompts"})
+        assert studies == {"logit_diff": {"score: s"}, "logprob": {"masking: m", "circuits: c"}}.get(
+            unit, {"prompts: p"}
+        )
 
 
 def test_a_term_below_a_chart_leads_to_its_entry_in_the_glossary(page):

@@ -215,8 +215,9 @@ def test_the_five_heaviest_findings_come_first_with_links_to_their_charts(tmp_pa
     ]
     tables = {"roles": small.roles(), "masking": small.masking()}
     found = {name: SECTIONS.get(name).findings(table) for name, table in tables.items()}
-    heaviest = [max(several, key=lambda finding: finding.weight) for several in found.values()]
-    assert {item.split(" <a")[0] for item in items[:2]} == {one.plain or one.sentence for one in heaviest}
+    heaviest = {name: max(several, key=lambda one: one.weight) for name, several in found.items()}
+    labelled = {f"{name}: {one.plain or one.sentence}" for name, one in heaviest.items()}
+    assert {item.split(" <a")[0] for item in items[:2]} == labelled
     real = sum(finding.found for several in found.values() for finding in several)
     assert len(items) == min(5, real)
     assert not any("Not found" in item for item in items[:real])

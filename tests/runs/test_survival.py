@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from headwise.runs import Store, read_info
-from helpers import REPOSITORY
+from helpers import REPOSITORY, every_format
 from runs.toy_study import run, table_bytes
 
 TOY = Path(__file__).with_name("toy_study.py")
@@ -456,9 +456,9 @@ def test_whatever_a_model_or_task_is_called_its_figure_lies_in_the_run(tmp_path,
     from headwise.charts.style import file_name, save
 
     folder = tmp_path / "run" / "figures"
-    paths = save(
-        matplotlib.figure.Figure(), folder, f"map-{file_name(name)}-{file_name(name)}-{file_name(name)}"
-    )
+    stem = f"map-{file_name(name)}-{file_name(name)}-{file_name(name)}"
+    with every_format():
+        paths = save(matplotlib.figure.Figure(), folder, stem)
     assert len(paths) == 3
     assert {path.parent for path in paths} == {folder}
     assert all(path.is_file() for path in paths)

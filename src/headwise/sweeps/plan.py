@@ -37,7 +37,7 @@ def usual_options(
     # Rows bound the updates: with one of them given, the other is left as it is.
     if {"updates", "rows"} & set(given):
         options.pop("rows", None)
-    return options | dict(given)
+    return dict(given) | {name: value for name, value in options.items() if name not in given}
 
 
 _TIMED_TOKENS = {"cpu": 256, "accelerator": 32768}

@@ -99,7 +99,7 @@ def test_no_pickle_is_in_the_file_and_arrow_alone_reads_a_blob(place: Path) -> N
     assert pa.ipc.open_stream(data).read_all().num_rows == 3
 
 
-@pytest.mark.parametrize(("version", "message"), [(99, "newer headwise"), (1, "earlier headwise.*--fresh")])
+@pytest.mark.parametrize(("version", "message"), [(99, "newer headwise"), (1, "earlier headwise.*fresh")])
 def test_a_file_of_another_format_is_refused(place: Path, version: int, message: str) -> None:
     fill(place, 1)
     edit(place, f"PRAGMA user_version={version}")
