@@ -314,10 +314,10 @@ SOURCES = {
     "smollm2": "SmolLM2 with rewritten heads, checks 1 to 4",
 }
 NOTES = {
-    "compiled": "The one facet is the answer. Of checks 1, 2 and 4, true sets that are rejected fail check 2 alone: "
-    "they have an answer that the model gives without any head, so that family's own effect is a small share of "
-    "the task's (11 % at most) and is made by the unused heads. Unused heads move the logits a little and clearly, "
-    "so check 6 often does not call them passengers. R² fails where all that differs between prompts comes from unused "
+    "compiled": "The one facet is the answer. Eleven programs have an answer that the model gives without any head; "
+    "check 2 leaves out that family, whose own effect is at most 11 % of the task's (the rule was made after these "
+    "sets had been rejected by it). Unused heads move the logits a little and clearly, so check 6 often does not call "
+    "them passengers. R² fails where all that differs between prompts comes from unused "
     "heads; sets of one head have no check 5."
 }
 KINDS = {"true": WHOLE, "missing": BROKEN[0], "swapped": BROKEN[1], "passengers": PASSENGERS,

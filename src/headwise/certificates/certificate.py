@@ -60,7 +60,7 @@ class Certificate:
     n: int
     """Examples, none of which found the heads."""
     lines: pd.DataFrame
-    """check, name, measure, value, lo, hi, threshold, n, state, note."""
+    """check, name, measure, value, lo, hi, threshold, n, state, note, needed (the threshold in signs)."""
     levels: pd.DataFrame
     """Explained effect of every family: facet, level, n, value, lo, hi, state, note."""
     changes: pd.DataFrame
@@ -168,7 +168,7 @@ class Certificate:
     def __repr__(self) -> str:
         lines = [
             f"  {row['check']:>2} {row['name']:<22}{row['state']:<11}{row['measure']}: {number(row)}"
-            + (f" (threshold {plain(row['threshold'])})" if plain(row["threshold"]) else "")
+            + (f" (needed: {row['needed']})" if row["needed"] else "")
             + (f"; {row['note']}" if row["note"] else "")
             for row in self.lines.to_dict("records")
         ]
@@ -177,14 +177,14 @@ class Certificate:
     def _repr_html_(self) -> str:
         from headwise.display import html_table
 
-        columns = ["check", "state", "measure", "value [95 % CI]", "threshold", "n", "note"]
+        columns = ["check", "state", "measure", "value [95 % CI]", "needed", "n", "note"]
         rows = [
             [
                 f"{row['check']} {row['name']}",
                 row["state"],
                 row["measure"],
                 number(row),
-                plain(row["threshold"]),
+                row["needed"],
                 row["n"],
                 row["note"],
             ]

@@ -118,7 +118,10 @@ def row(check: int, measure: str, value: float, ends: Sequence[float], **more: A
     """One line of a certificate."""
     lo, hi = map(float, ends)
     empty = {"threshold": np.nan, "state": REPORTED, "note": ""}
-    numbers = {"value": float(value), "lo": lo, "hi": hi}
+    numbers: dict[str, Any] = {"value": float(value), "lo": lo, "hi": hi}
+    at = float(more.get("threshold", np.nan))
+    sign = "1 ±" if "explained effect" in measure else "≤" if measure.startswith(("p ", "mean |")) else "≥"
+    numbers["needed"] = "" if np.isnan(at) else f"{sign} {at:g}"
     return {"check": check, "name": NAMES[check], "measure": measure} | numbers | empty | more
 
 

@@ -106,7 +106,7 @@ def certificate_chart(
         columns=2,
         page_columns=2,
         height=400,
-        table=lines[["check", "name", "state", "measure", "value", "lo", "hi", "threshold", "n", "note"]],
+        table=lines[["check", "name", "state", "measure", "value", "lo", "hi", "needed", "n", "note"]],
     )
 
 
@@ -135,7 +135,7 @@ def _checks(lines: pd.DataFrame, verdict: str) -> Panel:
     parts = lines.groupby("check").cumcount()
     for y, (row, part) in enumerate(zip(lines.to_dict("records"), parts, strict=True), 2):
         question = f"{row['check']} {QUESTIONS.get((row['check'], part), row['measure'])}"
-        words = (row["state"], question, _number(row), _threshold(row))
+        words = (row["state"], question, _number(row), row["needed"] or "–")
         for (_, x), text in zip(columns, words, strict=True):
             colour = INK if x else COLOURS[row["state"]]
             marks.append(Label(x=x, y=y + 0.2, text=text, colour=colour, across="left", size=7.5))
@@ -176,16 +176,6 @@ def _number(row: dict[Any, Any]) -> str:
     if np.isnan(value):
         return "–"
     return minus(f"{value:.3g}" if np.isnan(lo) else f"{value:.2f} [{lo:.2f}, {hi:.2f}]")
-
-
-def _threshold(row: dict[Any, Any]) -> str:
-    """What the check asks for, in signs."""
-    at = float(row["threshold"])
-    if np.isnan(at):
-        return "–"
-    about_one = "explained effect" in str(row["measure"])
-    at_most = str(row["measure"]).startswith(("p ", "mean |"))
-    return f"1 ± {at:g}" if about_one else f"≤ {at:g}" if at_most else f"≥ {at:g}"
 
 
 def _families(tested: pd.DataFrame) -> Panel:

@@ -31,7 +31,7 @@ def certify(
     top: Annotated[int | None, typer.Option(help="how many of the first heads form the set", min=1)] = None,
     **flags: Any,
 ) -> dict[str, Any]:
-    """Test whether a set of heads is a circuit of a behaviour: eleven checks, a verdict, one page.
+    """Test whether a set of heads is a circuit of a behaviour: six checks decide, five inform; one page.
 
     A run gives model, task, ablation type and ranking; the set is tested on other examples. --quick: checks 1 to 4 on
     fewer examples. Exit code 0 whatever the verdict; --json has it.
@@ -53,13 +53,14 @@ def certify(
 
 def show_certificate(out: Path) -> dict[str, Any]:
     """Print every check; returns verdict, sentence and checks."""
-    from headwise.certificates.certificate import number, plain
+    from headwise.certificates.certificate import number
     from headwise.runs import read_table
 
     certificate, checks = read_table(out, "certificates").iloc[0], read_table(out, "checks")
     echo(f"{certificate['verdict'].upper()}: {certificate['sentence']}")
+    echo(f"  the set: {certificate['heads']}; n = {certificate['n']}")
     for row in checks.to_dict("records"):
-        asked = f"  (threshold {plain(row['threshold'])})" if plain(row["threshold"]) else ""
+        asked = f"  (needed: {row['needed']})" if row["needed"] else ""
         note = f"; {row['note']}" if row["note"] else ""
         echo(
             f"  {row['check']:>2} {row['name']:<22} {row['state']:<11} {row['measure']}: {number(row)}{asked}{note}"
