@@ -101,6 +101,7 @@ def test_the_study_gives_the_numbers_of_the_python_call_and_a_report(base, task,
     assert (folder.path / "figures" / f"diff-{table['task'][0]}-ablation.png").stat().st_size > 5_000
     page = (folder.path / "report.html").read_text(encoding="utf-8")
     assert "Which heads changed between two models?" in page
+    assert ">What changed between base and weak</h1>" in page
     assert "The largest of them is" in page
     checked = verify(folder.path, steps="all", workbench=bench_of(base, weak))
     assert all(one.same for one in checked), checked
