@@ -60,6 +60,8 @@ def test_what_differs_comes_first_then_the_numbers(runs, other, named):
         rows.sort_index(), expected.sort_index(), check_names=False, check_index_type=False
     )
     assert found.largest >= expected.abs().max() > 0
+    assert re.search(r"^  scores .*\bL\d+ H\d+: \S+ → \S+ \([+-]", str(found), re.MULTILINE)
+    assert not re.search(r"\d\.\d{6}", str(found))  # no raw digits
     (summary,) = found.summary[found.summary["table"] == "scores"].to_dict("records")
     assert summary["rank_correlation"] == pytest.approx(one.corr(two, method="spearman"))
     assert found.plot().axes

@@ -103,7 +103,8 @@ class RunComparison:
             self.rows["difference"].abs().sort_values(ascending=False, kind="stable").index
         )
         for r in top[:_SHOWN].to_dict("records") if self.largest > 0 else ():
-            about = " ".join(str(r[name]) for name in ("table", *_KEYS) if name in r and not pd.isna(r[name]))
+            keys = [name for name in ("table", *_KEYS) if name not in "ab" and not pd.isna(r.get(name))]
+            about = " ".join(_word(name, r) for name in keys)
             lines.append(f"  {about}: {r['a']:.4g} → {r['b']:.4g} ({r['difference']:+.3g})")
         return "\n".join(lines)
 
@@ -211,3 +212,11 @@ def _summary(rows: pd.DataFrame) -> pd.DataFrame:
         numbers |= {"rank_correlation": agreement, "apart": int(part["apart"].sum())}
         found.append(dict(zip(by, key, strict=True)) | numbers)
     return pd.DataFrame(found)
+
+
+def _word(name: str, row: dict[Any, Any]) -> str:
+    """A column that names a row, in few characters: `L22` and `H8`, 0.883."""
+    value = row[name]
+    if isinstance(value, float | int):
+        return {"layer": "L", "head": "H"}.get(name, "") + f"{value:.3g}"
+    return str(value)
