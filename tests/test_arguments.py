@@ -152,3 +152,16 @@ def test_every_public_function_has_its_arguments_checked_and_keeps_its_help():
         assert call is attrgetter(name)(hw)
         assert call.__wrapped__.__doc__ == call.__doc__
         assert set(inspect.signature(call).parameters) & set(Arguments.model_fields)
+
+
+def test_an_option_is_named_as_the_place_takes_it():
+    import torch
+
+    from headwise.errors import command_line
+    from headwise.sparsify.data import Pool
+
+    empty = torch.zeros((0, 4), dtype=torch.long)
+    with pytest.raises(HeadwiseError, match="give text=, or sample="):
+        Pool(empty, empty, 2, 0.5, 0)
+    with command_line(), pytest.raises(HeadwiseError, match="give --text, or --sample"):
+        Pool(empty, empty, 2, 0.5, 0)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.section import section_of
-from headwise.errors import HeadwiseError, visible
+from headwise.errors import HeadwiseError, flag, visible
 from headwise.explorer.live import listed
 from headwise.files import named_source
 from headwise.heads import Head, heads_of, ranked
@@ -159,7 +159,9 @@ def model_of_run(path: Path, wanted: str | None) -> str:
     if wanted is not None:
         return next((name for name in names if named_source(name)[0] == wanted), wanted)
     if not names:
-        raise HeadwiseError(f"the run {path} does not say which model it is about; give it with --model")
+        raise HeadwiseError(
+            f"the run {path} does not say which model it is about; give it with {flag('model')}"
+        )
     return names[0]
 
 

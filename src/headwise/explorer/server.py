@@ -26,7 +26,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headwise.charts.style import css_variables
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, flag
 from headwise.explorer import requests
 from headwise.explorer.worker import Event, Job, QueueFull, Worker
 
@@ -194,7 +194,8 @@ class Server:
         except OSError as error:
             self._socket.close()
             raise HeadwiseError(
-                f"cannot listen at {host}:{port}: {error.strerror or error}; give another --port, or 0 for any free one"
+                f"cannot listen at {host}:{port}: {error.strerror or error}; give another {flag('port')}, or 0 for any "
+                "free one"
             ) from None
         self.host, self.port = host, int(self._socket.getsockname()[1])
         config = uvicorn.Config(

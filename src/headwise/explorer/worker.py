@@ -145,8 +145,6 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, HeadwiseError):
         return str(error)
     if out_of_memory(error):
-        return (
-            "the model ran out of memory; use a shorter prompt, or start the explorer with a smaller --dtype"
-        )
+        return "the model ran out of memory; use a shorter prompt, or start the explorer with a smaller dtype"
     log.error("the explorer could not answer a request", exc_info=error)
     return f"the model stopped with an unexpected error ({type(error).__name__}: {first_line(error)})"

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, flag
 from headwise.model.forward.decode import Batch
 from headwise.model.model import Model
 from headwise.model.tokens.text import Text, tokenized
@@ -80,7 +80,9 @@ class Pool:
     def __init__(self, texts: Tensor, sampled: Tensor, batch: int, text_share: float, seed: int) -> None:
         sources = [part for part in (texts, sampled) if len(part)]
         if not sources:
-            raise HeadwiseError("there is nothing to train on; give --text FILE, or --sample N, or both")
+            raise HeadwiseError(
+                f"there is nothing to train on; give {flag('text')}, or {flag('sample')}, or both"
+            )
         held_back, self._parts = [], []
         for part in sources:
             held = torch.arange(len(part)) % max(_HELD_BACK, -(-len(part) // _MOST_HELD_BACK)) == 0

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, flag
 from headwise.files import replacing
 from headwise.model.model import Model
 from headwise.model.sites.patch import attention_named
@@ -66,7 +66,9 @@ class Student:
         try:
             missing = set_peft_model_state_dict(self.peft, weights).missing_keys
         except RuntimeError as error:
-            raise HeadwiseError(f"the adapter in {folder} has another rank; give the same --rank") from error
+            raise HeadwiseError(
+                f"the adapter in {folder} has another rank; give the same {flag('rank')}"
+            ) from error
         assert not any("lora" in name for name in missing)
 
     def compile(self, on: bool) -> None:

@@ -217,7 +217,7 @@ class Trainer:
         if lost > 1.5 * max(trained, self.settings.bound):
             log.warning(
                 "held-back text loses %.3f nats per token, training text %.3f: the model overfits the training text. "
-                "More --text, a larger --sample or fewer --steps help.",
+                "More text, a larger sample or fewer steps help.",
                 lost,
                 trained,
             )

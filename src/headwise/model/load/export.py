@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.errors import HeadwiseError, flag
+from headwise.errors import HeadwiseError, flag, hint
 from headwise.files import explain_disk_errors, user_path
 from headwise.heads import Head, head_list
 from headwise.model.forward.gate import same_gates
@@ -124,7 +124,7 @@ def _check_editable(hooks: HeadHooks, site: Site, gates: np.ndarray) -> None:
     if weight is None or not plain or weight.itemsize < 2:
         raise HeadwiseError(
             f"layer {site.layer} of {family} has packed (quantised) weights, whose columns cannot be scaled; load the "
-            "model unquantised (for a GGUF file: with --dtype float32) and export that"
+            f"model unquantised (for a GGUF file: with {hint('dtype', 'float32')}) and export that"
         )
     if weight.is_meta:
         raise HeadwiseError(f"layer {site.layer} of {family} is offloaded; load it into memory to export it")
