@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -253,6 +253,23 @@ class Model:
         ...     model.hf(input_ids=ids)
         """
         return self.hooks.hook(hook)
+
+    @contextmanager
+    def streaming(self, heads: Any, *, sink: int = 4, window: int = 64) -> Iterator[Any]:
+        """While this holds, only `heads` see the whole context; gives the KV cache, which stores no more than that.
+
+        heads: the query heads that need to see far, such as ["L12H3"]; with a head its key/value head keeps everything.
+            All other key/value heads store the first `sink` tokens and the last `window`.
+
+        >>> with model.streaming(["L12H3"]) as cache:                         # doctest: +SKIP
+        ...     model.hf.generate(**inputs, past_key_values=cache)
+        """
+        # Imported here because it takes seconds, and commands that load no model should not wait for it.
+        from headwise.model.generation.streaming import Streaming
+
+        streaming = Streaming(self, head_list(heads), sink, window)
+        with streaming.attached():
+            yield streaming.cache()
 
     def frozen(self) -> AbstractContextManager[None]:
         """While this holds, no weight needs a gradient."""

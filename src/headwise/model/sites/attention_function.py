@@ -47,6 +47,9 @@ Slots = tuple[Tensor, Tensor, Tensor]
 SlotHook = Callable[[int, Slots], Slots]
 """From (layer, query, key and value) to those that the layer attends with."""
 Watcher = Callable[[int, Call], None]
+Attention = Callable[..., tuple[Tensor, Tensor | None]]
+AttentionHook = Callable[[int, str, Attention], Attention]
+"""From (layer, implementation, the family's own function) to the function that the layer attends with."""
 
 
 @dataclass
@@ -56,6 +59,7 @@ class ActiveHooks:
     hook: HeadHook | None = None
     watcher: Watcher | None = None
     slots: SlotHook | None = None
+    attention: AttentionHook | None = None
 
 
 class Attached(NamedTuple):
@@ -139,6 +143,8 @@ def attend(
     layer, active = attached
     if active.slots is not None:
         query, key, value = active.slots(layer, (query, key, value))
+    if active.attention is not None:
+        function = active.attention(layer, implementation, function)
     z, weights = function(module, query, key, value, *args, **kwargs)
     if active.watcher is not None:
         options = dict(kwargs)
@@ -149,7 +155,7 @@ def attend(
     return z, weights
 
 
-def own_attention(implementation: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
+def own_attention(implementation: str, module: nn.Module) -> Attention:
     """What the module would have called under this implementation: a family may have its own version."""
     for ancestor in type(module).__mro__:
         family = sys.modules.get(ancestor.__module__)

@@ -27,6 +27,7 @@ from headwise.model.sites.attention_function import (
     ATTACHED,
     ActiveHooks,
     Attached,
+    AttentionHook,
     HeadHook,
     SlotHook,
     Watcher,
@@ -98,18 +99,19 @@ class HeadHooks:
         hook: HeadHook | None = None,
         watcher: Watcher | None = None,
         slots: SlotHook | None = None,
+        attention: AttentionHook | None = None,
     ) -> Iterator[None]:
         """While this holds, the given ones see every forward pass; one of each kind at a time.
 
         hook: edits the heads' outputs. watcher: sees each call of the attention function. slots: edits queries,
-        keys and values before attention.
+        keys and values before attention. attention: computes attention in place of the family's own function.
         """
         if (watcher is not None or slots is not None) and self.mechanism != "attention function":
             raise HeadwiseError(
                 f"{type(self.model).__name__} is accessed by a {self.mechanism}: it calls no attention function whose "
                 "queries and keys could be read or edited"
             )
-        given = {"hook": hook, "watcher": watcher, "slots": slots}
+        given = {"hook": hook, "watcher": watcher, "slots": slots, "attention": attention}
         given = {kind: one for kind, one in given.items() if one is not None}
         for kind in given:
             if getattr(self.active, kind) is not None:
