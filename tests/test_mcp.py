@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from contextlib import asynccontextmanager
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
 
 import pytest
+from typer.testing import CliRunner
 
 import headwise as hw
+from headwise.cli.app import app
+from headwise.errors import HeadwiseError
 
 pytest.importorskip("mcp", reason="the MCP SDK is not installed: pip install 'headwise[mcp]'")
 anyio = pytest.importorskip("anyio")
@@ -23,7 +29,7 @@ async def connected(*arguments):
 
     parameters = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "headwise.mcp", *map(str, arguments)],
+        args=["-m", "headwise", "mcp", *map(str, arguments)],
         env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
     )
     async with Client(stdio_client(parameters)) as client:
@@ -170,11 +176,33 @@ def test_fifty_malformed_calls_are_refused_in_words_without_loading_a_model(tmp_
     anyio.run(session)
 
 
-def test_the_sdk_that_is_missing_is_named(monkeypatch, capsys):
-    from headwise.mcp.__main__ import main
-
+def test_the_sdk_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp.server", None)
-    with pytest.raises(SystemExit) as ended:
-        main([])
-    assert ended.value.code == 2
-    assert "pip install 'headwise[mcp]'" in capsys.readouterr().err
+    ended = CliRunner().invoke(app, ["mcp"])
+    assert isinstance(ended.exception, HeadwiseError)
+    assert "pip install 'headwise[mcp]'" in str(ended.exception)
+
+
+def test_over_http_only_who_has_the_token_is_answered(tmp_path):
+    """The server on a port of this machine, asked by the SDK's client and by a stranger."""
+    from mcp.client import Client
+
+    command = [sys.executable, "-m", "headwise", "mcp", "--port", "0", "--model", "missing-model"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as server:
+        try:
+            address = server.stderr.readline().partition(": ")[0]
+            assert address.startswith("http://127.0.0.1:")
+
+            async def session():
+                async with Client(address) as client:
+                    return await answer(client, "list_models")
+
+            assert [entry["name"] for entry in anyio.run(session)["models"]] == ["missing-model"]
+            stranger = address.replace(address.split("/")[3], "x" * 32)
+            for url, headers in ((stranger, {}), (address, {"Origin": "http://evil.example"})):
+                place = urlsplit(url)
+                asked = HTTPConnection(place.netloc)
+                asked.request("POST", place.path, "{}", {"Content-Type": "application/json", **headers})
+                assert asked.getresponse().status == 403
+        finally:
+            server.terminate()

@@ -26,6 +26,7 @@ from headwise.cli import (  # noqa: F401
     export,
     interactions,
     list,
+    mcp,
     report,
     run,
     score,

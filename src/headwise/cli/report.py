@@ -1,4 +1,4 @@
-"""`headwise report` and `headwise compare`: one page over runs, and two runs beside each other."""
+"""`headwise report`, `headwise push` and `headwise compare`: one page over runs, a run for others, two compared."""
 
 from __future__ import annotations
 
@@ -28,6 +28,22 @@ def report(
     page = write_report(runs, out)
     echo(f"{page}: open it in a browser; it needs no network")
     return {"report": str(page)}
+
+
+@app.command()
+def push(
+    run: Annotated[Path, typer.Argument(help="a finished run folder", metavar="RUN")],
+    to: Annotated[
+        str, typer.Argument(help="a dataset repository of the Hugging Face hub", metavar="OWNER/NAME")
+    ],
+    private: Annotated[bool, typer.Option("--private", help="a new repository is private")] = False,
+) -> dict[str, str]:
+    """Upload a run to the Hugging Face hub; its prompts, settings and command line can be read there."""
+    from headwise.report.sharing import push as upload
+
+    address = upload(run, to, private=private)
+    echo(f'{address}: open it anywhere with hw.open_run("{address}")')
+    return {"run": address}
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Who may talk to the explorer: the page that was opened with its token, on this machine.
+"""Who may talk to the explorer, or to the tools for agents: whoever has its token, on this machine.
 
 Every path begins with a random token. `Host` must name this machine, so that a page of another site cannot reach the
 explorer through a name of its own (DNS rebinding); `Origin`, where a browser sends one, must be the explorer itself.
@@ -41,12 +41,13 @@ class Guard:
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
         if scope["type"] != "http":
-            return  # the page uses no websocket; returning closes it
+            return None  # nobody uses a websocket; returning closes it
         reason = self.refusal(scope["path"], _decoded(scope["headers"]))
         if reason is not None:
-            await _refuse(send, self.headers, *reason)
-            return
+            return await _refuse(send, self.headers, *reason)
         scope = {**scope, "path": scope["path"][len(self.token) + 1 :] or "/", "root_path": ""}
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
@@ -54,19 +55,19 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *self.headers]
             await send(message)
 
-        await self.app(scope, receive, send_with_headers)
+        return await self.app(scope, receive, send_with_headers)
 
     def refusal(self, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
         """Status and reason where a request is not answered."""
         host = headers.get("host", "")
         if not self._is_us(host):
-            return 421, "this name is not the explorer's; open the address that the explorer printed"
+            return 421, "this name is not the server's; use the address that was printed"
         origin = headers.get("origin")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             return 403, "requests from other sites are refused"
         given = path.split("/")[1] if path.startswith("/") else ""
         if not secrets.compare_digest(given.encode(), self.token.encode()):
-            return 403, "the token is missing or wrong; open the address that the explorer printed"
+            return 403, "the token is missing or wrong; use the address that was printed"
         return None
 
     def _is_us(self, host: str) -> bool:

@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import h11
 import uvicorn
@@ -184,8 +184,8 @@ class _Connection(H11Protocol):
 class Server:
     """An app that answers at `host`:`port` until `stop`."""
 
-    def __init__(self, app: Any, host: str, port: int) -> None:
-        """port: 0 for any free one."""
+    def __init__(self, app: Any, host: str, port: int, lifespan: Literal["on", "off"] = "off") -> None:
+        """port: 0 for any free one. lifespan: whether the app wants to know when the server starts and ends."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -201,7 +201,7 @@ class Server:
         config = uvicorn.Config(
             app,
             log_level="warning",
-            lifespan="off",
+            lifespan=lifespan,
             ws="none",
             http=_Connection,
             access_log=False,
@@ -226,7 +226,7 @@ class Server:
         deadline = time.monotonic() + _PATIENCE
         while not self._uvicorn.started:
             if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise HeadwiseError("the explorer's server did not start; the lines above say why")
+                raise HeadwiseError("the server did not start; the lines above say why")
             time.sleep(0.005)
 
     def wait(self) -> None:

@@ -138,10 +138,14 @@ def _parts(result: Any, kinds: tuple[str, ...]) -> Iterator[Any]:
 def open_run(path: str | Path) -> OpenedRun:
     """Open a run folder to read it: tables, settings, status, notices, findings, charts and report.
 
+    path: the folder, or `hf://owner/name` for a run that somebody pushed to the hub (`headwise push`).
+
     >>> run = hw.open_run("runs/score-smollm2-ioi")                   # doctest: +SKIP
     >>> run.tables["scores"].nlargest(5, "score")                     # doctest: +SKIP
     >>> run.scores("ablation", task="ioi")[0].top(5)                  # doctest: +SKIP
     """
-    run = OpenedRun(user_path(path))
+    from headwise.report.sharing import SCHEME, fetched
+
+    run = OpenedRun(fetched(path) if isinstance(path, str) and path.startswith(SCHEME) else user_path(path))
     _ = run.info  # a folder that is no run is refused here, and not at the first use
     return run
