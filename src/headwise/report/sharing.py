@@ -58,7 +58,7 @@ def fetched(address: str) -> Path:
 
     options: dict[str, Any] = {"repo_type": "dataset", "revision": revision or None}
     with _explained(to):
-        found = HfApi().repo_info(to, files_metadata=True, **options)
+        found = HfApi().dataset_info(to, revision=options["revision"], files_metadata=True)
         size = sum(file.size or 0 for file in found.siblings or ())
         if size > MOST_BYTES:
             raise HeadwiseError(
