@@ -152,13 +152,8 @@ def server(desk: Desk) -> Any:
             from headwise.scores import score as score_heads
 
             loaded, made = desk.opened(model, task, n, half, seed)
-            options: dict[str, Any] = {
-                "metric": metric,
-                "reference": reference,
-                "seed": seed,
-                "progress": advance,
-            }
-            scores = score_heads(loaded, made, method, **options)
+            options: dict[str, Any] = {"metric": metric, "reference": reference, "seed": seed}
+            scores = score_heads(loaded, made, method, progress=advance, **options)
             table = scores.table()
             largest = table.reindex(table["score"].abs().sort_values(ascending=False).index).head(top)
             heads = [
@@ -253,12 +248,8 @@ def server(desk: Desk) -> Any:
                 )
             loaded, made = desk.opened(model, task, n, half, seed)
             word, heads = ("ablate", ablate) if keep is None else ("keep", keep)
-            options: dict[str, Any] = {
-                "reference": reference,
-                "metric": metric,
-                "seed": seed,
-                "progress": advance,
-            }
+            options: dict[str, Any] = {"reference": reference, "metric": metric, "seed": seed}
+            options["progress"] = advance
             found = measured(loaded, made, **{word: heads, **options})
             row = found.table().iloc[0]
             drawn: list[float | None] = []
