@@ -23,11 +23,11 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError, first_line, flag, hint
 from headwise.files import explain_disk_errors, user_path
-from headwise.heads import Head, Order, head_list
+from headwise.heads import HEADS, Head, Order, Scores, head_list
 from headwise.model.forward.gate import same_gates
 from headwise.model.forward.run import Pass, run
 from headwise.model.load.checkpoint import save_plain
-from headwise.model.load.shrink import shrunk, takes_means
+from headwise.model.load.shrink import last_heads, nearest_size, shrunk, takes_means
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.probe import entry_device, is_transposed, probe_input, probe_logits, weight_dtype
 from headwise.model.sites.sites import Site
@@ -46,11 +46,13 @@ log = logging.getLogger("headwise")
 
 def export(
     model: Model,
-    heads: Head | str | Sequence[Head | str],
+    heads: Scores | Head | str | Sequence[Head | str],
     out: str | Path,
     gate: float = 0.0,
     *,
     shrink: bool = False,
+    share: float | None = None,
+    components: str | Sequence[str] = HEADS,
     reference_prompts: str | Sequence[str] | None = None,
 ) -> Path:
     """Write the model with the given heads at `gate` as a checkpoint folder; returns its path.
@@ -60,11 +62,21 @@ def export(
 
     shrink: cut the heads out of the weights, so that the folder is smaller. Every layer must lose as many heads, and
         every key/value group all of its heads or as many as the others.
+    share: of all heads, to be cut out: `heads` is then a ranking (scores, or every head, most important first), of
+        which the last ones in every layer go. The nearest share that is possible is taken.
+    components: with share, `heads`: as many query heads of every group; `kv_heads`: whole key/value groups, which makes
+        the KV cache smaller as well.
     reference_prompts: with shrink, texts over which the removed heads' mean outputs are taken. These go into the bias
         of the output projection, in families that can have one; in others a warning says that they are left out.
 
-    >>> export(model, ["L0H1", "L1H0"], "smaller", shrink=True)                  # doctest: +SKIP
+    >>> scores = hw.score(model, task, "nested")                                # doctest: +SKIP
+    >>> hw.export(model, scores, "smaller", share=1 / 3)                        # doctest: +SKIP
     """
+    shrink = shrink or share is not None
+    if share is not None:
+        heads = _share_of(model, heads, share, components)
+    elif isinstance(heads, Scores):
+        raise HeadwiseError(f"scores rank heads; say how many are to be cut out: {hint('share', 0.25)}")
     chosen, folder = _checked(model, heads, out, gate)
     if reference_prompts is not None and not shrink:
         raise HeadwiseError(
@@ -108,6 +120,13 @@ def export(
             for file in sorted(work.iterdir()):
                 os.replace(file, folder / file.name)
     return folder
+
+
+def _share_of(model: Model, ranking: Any, share: float, components: str | Sequence[str]) -> Order:
+    """The heads that go when about this share of them is cut out of every layer."""
+    order = ranking.order() if isinstance(ranking, Scores) else head_list(ranking)
+    size = nearest_size(model.hooks, share, components)
+    return last_heads(model.hooks, order, size)
 
 
 def _checked(model: Model, heads: Any, out: str | Path, gate: float) -> tuple[Order, Path]:

@@ -11,18 +11,19 @@ H heads, K key/value heads, D head size; h, k: how many are kept.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import HeadwiseError, first_line
-from headwise.heads import Head
+from headwise.errors import HeadwiseError, first_line, quoted
+from headwise.heads import Head, Order
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.probe import entry_device, input_width, is_norm, is_transposed, weight_dtype
 from headwise.model.sites.sites import Site
+from headwise.several import several
 
 Kept = tuple[list[int], list[int]]
 """The heads and the key/value heads that a layer keeps."""
@@ -63,6 +64,57 @@ def kept_in_layers(hooks: HeadHooks, removed: Iterable[Head]) -> dict[int, Kept]
     return kept
 
 
+def nearest_size(hooks: HeadHooks, share: float, components: str | Sequence[str]) -> tuple[int, int]:
+    """The (h, k) with the nearest share of heads removed."""
+    if not 0 < share < 1:
+        raise HeadwiseError(f"the share of heads to cut out is {share}; expected a number between 0 and 1")
+    total = counts(hooks)[0]
+    return min(sizes(hooks, components), key=lambda size: abs(1 - size[0] / total - share))
+
+
+def sizes(hooks: HeadHooks, components: str | Sequence[str]) -> list[tuple[int, int]]:
+    """(h, k) of the smaller models that transformers makes, the largest first.
+
+    components: `heads`: as many query heads of every key/value group are removed; `kv_heads`: whole groups. Where every
+    head has keys and values of its own it is the same.
+    """
+    kinds = several(components)
+    if kinds not in (["heads"], ["kv_heads"]):
+        raise HeadwiseError(f"components is {quoted(components)}; what is cut out are 'heads' or 'kv_heads'")
+    heads, kv_heads = counts(hooks)
+    group = heads // kv_heads
+    if group == 1 or kinds == ["kv_heads"]:
+        found = [(group * k, k) for k in range(kv_heads - 1, 0, -1)]
+    else:
+        found = [(kv_heads * each, kv_heads) for each in range(group - 1, 0, -1)]
+    possible = [size for size in found if _buildable(hooks, *size)]
+    if not possible:
+        at = found[0] if found else counts(hooks)
+        _check_shapes(hooks, _smaller(hooks.model, *at, hooks.sites[0].head_dim, False))
+        raise _refused(hooks.model, f"every layer has {heads} heads in {kv_heads} key/value groups")
+    return possible
+
+
+def last_heads(hooks: HeadHooks, order: Sequence[Head], size: tuple[int, int]) -> Order:
+    """The heads that go when each layer keeps (h, k) of them: in each layer and group the last ones of the order.
+
+    Of whole groups those go whose heads have the largest sum of places in the order.
+    """
+    heads, kv_heads = counts(hooks)
+    place = {head: number for number, head in enumerate(order)}
+    group, each = heads // kv_heads, size[0] // size[1]
+    removed: Order = []
+    for site in hooks.sites:
+        groups = [[Head(site.layer, g * group + i) for i in range(group)] for g in range(kv_heads)]
+        if missing := [head for members in groups for head in members if head not in place]:
+            raise HeadwiseError(f"the order lacks {missing[0]}; expected every head, most important first")
+        groups.sort(key=lambda members: sum(place[head] for head in members))
+        for number, members in enumerate(groups):
+            members.sort(key=lambda head: place[head])
+            removed += members[each if number < size[1] else 0 :]
+    return sorted(removed)
+
+
 def takes_means(hooks: HeadHooks) -> bool:
     """Whether the smaller model can have a bias after the heads, which takes the mean output of removed ones."""
     try:
@@ -71,10 +123,9 @@ def takes_means(hooks: HeadHooks) -> bool:
         return False
 
 
-def buildable(hooks: HeadHooks, heads: int, kv_heads: int) -> bool:
-    """Whether transformers makes a model of this family with so many heads in every layer."""
+def _buildable(hooks: HeadHooks, heads: int, kv_heads: int) -> bool:
     try:
-        _check_projections(hooks, _smaller(hooks.model, heads, kv_heads, hooks.sites[0].head_dim, False))
+        _check_shapes(hooks, _smaller(hooks.model, heads, kv_heads, hooks.sites[0].head_dim, False))
     except HeadwiseError:
         return False
     return True
@@ -89,24 +140,18 @@ def shrunk(hooks: HeadHooks, removed: Iterable[Head], means: Mapping[int, Tensor
     kept, (heads, kv_heads) = kept_in_layers(hooks, removed), counts(hooks)
     h, k = (len(left) for left in kept[sites[0].layer])
     small = _smaller(hf, h, k, sites[0].head_dim, means is not None)
-    _check_projections(hooks, small)
-    prefixes = dict(zip(_block_names(hooks), sites, strict=True))
+    _check_shapes(hooks, small)
+    blocks = dict(zip(_block_names(hooks), sites, strict=True))
     state, new = hf.state_dict(), {}
     for name, wanted in small.state_dict().items():
-        site = next((site for prefix, site in prefixes.items() if name.startswith(prefix)), None)
-        if name not in state and name.endswith(".bias"):
+        if name not in state:
             new[name] = torch.zeros(wanted.shape, dtype=weight_dtype(hf), device=entry_device(hf))
-        elif name not in state or (state[name].shape != wanted.shape and site is None):
-            raise _refused(hf, f"{name} depends on the number of heads")
         elif state[name].shape == wanted.shape:
             new[name] = state[name]
         else:
-            assert site is not None
-            if is_norm(hf.get_submodule(name.rpartition(".")[0])):
-                raise _refused(hf, f"{name} normalises over all heads of its layer")
-            new[name] = _cut(
-                hf, name, state[name], wanted.shape, kept[site.layer], (heads, kv_heads, site.head_dim)
-            )
+            site = next(site for block, site in blocks.items() if name.startswith(block))
+            of = (heads, kv_heads, site.head_dim)
+            new[name] = _cut(hf, name, state[name], wanted.shape, kept[site.layer], of)
     if means is not None:
         for name, site in zip(_projection_names(hooks), sites, strict=True):
             new[f"{name}.bias"] = new[f"{name}.bias"] + _mean_output(
@@ -158,15 +203,20 @@ def _as_granite(llama: Any) -> nn.Module:
     return model
 
 
-def _check_projections(hooks: HeadHooks, small: nn.Module) -> None:
-    """Raise unless the output projections read as many heads of the same size as the configuration says."""
+def _check_shapes(hooks: HeadHooks, small: nn.Module) -> None:
+    """Raise unless the parts of the smaller model have fewer heads of the same size, and no norm is over all heads."""
     text = small.config.get_text_config()  # type: ignore[operator, union-attr]
     for name, site in zip(_projection_names(hooks), hooks.sites, strict=True):
         if input_width(small.get_submodule(name)) != text.num_attention_heads * site.head_dim:
-            raise _refused(
-                hooks.model,
-                "its code takes the head size to be width / heads, so fewer heads would be larger ones",
-            )
+            raise _refused(hooks.model, _BY_WIDTH)
+    whole, blocks = hooks.model.state_dict(), tuple(_block_names(hooks))
+    for name, tensor in small.state_dict().items():
+        if name not in whole and name.endswith(".bias"):
+            continue
+        if name not in whole or (whole[name].shape != tensor.shape and not name.startswith(blocks)):
+            raise _refused(hooks.model, f"{name} depends on the number of heads")
+        if whole[name].shape != tensor.shape and is_norm(small.get_submodule(name.rpartition(".")[0])):
+            raise _refused(hooks.model, f"{name} normalises over all heads of its layer")
 
 
 def _has_biases(hooks: HeadHooks, small: nn.Module) -> bool:
