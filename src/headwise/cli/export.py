@@ -13,6 +13,7 @@ from headwise.display import counted
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
+    from headwise.heads import Order
     from headwise.model.model import Model
     from headwise.tasks import Task
 
@@ -110,6 +111,7 @@ def export(
     """
     from headwise.tasks.opening import check_task
 
+    shrink = shrink or share is not None
     if keep is not None and (top is not None or gate != 0):
         raise HeadwiseError("--keep removes all other heads; give it without --top and --gate")
     if heads is None and not (shrink and (task or text)):
@@ -121,42 +123,35 @@ def export(
     # Import torch: seconds, which a mistake should not wait for.
     from headwise.heads.heads_file import read_heads
     from headwise.model.load.export import export as bake
+    from headwise.model.load.export import heads_to_cut
     from headwise.model.load.load import load
-    from headwise.scores import score
+    from headwise.model.load.shrink import sizes, takes_means
     from headwise.studies.settings.resolve import assignments
+    from headwise.sweeps.removal import removal
     from headwise.tasks import task as open_task
 
     settings = options.pop("option")
     loaded = load(model, **options)
     tasks = [] if measure == "none" else [open_task(measure, n, model=loaded, seed=seed)]
     by = by or ("signed" if gate > 1 or keep or shrink else "least")
+    picked = {"task": task[-1] if task else None, "method": method, "model": loaded.name, "by": by}
     rank_on, curve, prompts = [], None, None
     if shrink:
-        from headwise.model.load.shrink import sizes, takes_means
-
         sizes(loaded.hooks, components)  # refuses families whose heads cannot be cut out
         rank_on, held_out = _rank_on(loaded, task if heads is None else None, text, n)
         tasks += held_out
         if rank_on and reference != "zero" and takes_means(loaded.hooks):
             prompts = [one.prompt + one.target for some in rank_on for one in some]
     if heads is not None and share is None:
-        name = task[-1] if task else None
-        chosen = read_heads(
-            heads, keep or top, task=name, method=method, model=loaded.name, existing=loaded.heads(), by=by
-        )
+        chosen = read_heads(heads, keep or top, existing=loaded.heads(), **picked)
     else:
-        from headwise.model.load.shrink import last_heads, nearest_size
-        from headwise.sweeps.removal import mean_order, removal
-
         how = {"reference": "mean" if prompts else "zero", "reference_task": _pooled(rank_on)}
         if heads is None:
-            name, own = method or "nested", assignments(settings or [])
-            order = mean_order([score(loaded, one, name, **how, **own) for one in rank_on])
+            own = {**how, "components": components, **assignments(settings or [])}
+            order = _order(loaded, rank_on, method or "nested", own)
         else:
-            every, name = loaded.heads(), task[-1] if task else None
-            order = read_heads(
-                heads, len(every), task=name, method=method, model=loaded.name, existing=every, by=by
-            )
+            listed = loaded.layout([components]).listed()
+            order = read_heads(heads, len(listed), existing=loaded.heads(), **picked)
         if tasks:
             curve = removal(loaded, order, tasks, components, **how)
             echo(curve.summary(tolerance))
@@ -165,7 +160,7 @@ def export(
             raise HeadwiseError(
                 f"no heads can be cut out within {tolerance:g} nats; give --share or a larger --tolerance"
             )
-        chosen = last_heads(loaded.hooks, order, nearest_size(loaded.hooks, share, components))
+        chosen = heads_to_cut(loaded, order, share, components)
     if keep:
         loaded.check_heads(chosen)
         chosen = [head for head in loaded.heads() if head not in chosen]
@@ -216,6 +211,17 @@ def _rank_on(
         return tasks, []
     first, second = (text_task(half, n, text.name) for half in text_halves(read_text(text)))
     return [*tasks, first], [second]
+
+
+def _order(model: Model, tasks: list[Task], method: str, options: dict[str, Any]) -> Order:
+    """The heads by their scores on all tasks, most important first."""
+    from headwise.scores import score
+    from headwise.scores.registry import method as method_named
+    from headwise.sweeps.removal import mean_order
+
+    if not method_named(method).components:  # then places of a group's heads are added up
+        options.pop("components")
+    return mean_order([score(model, task, method, **options) for task in tasks])
 
 
 def _pooled(tasks: list[Task]) -> Task | None:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.heads import HEADS, Order, Scores, mask_gates
+from headwise.heads import Order, Scores, mask_gates
+from headwise.heads.components import kinds_of
 from headwise.model.load.shrink import counts, last_heads, sizes
 from headwise.model.model import Model
 from headwise.scores.measure import measure
@@ -60,11 +61,19 @@ class Removal:
 
 
 def removal(
-    model: Model, order: Order, tasks: Sequence[Task], components: str | Sequence[str] = HEADS, **how: Any
+    model: Model,
+    order: Order,
+    tasks: Sequence[Task],
+    components: str | Sequence[str] | None = None,
+    **how: Any,
 ) -> Removal:
-    """Measure every size that a smaller checkpoint can have. how: `reference`, `reference_task`, `progress`."""
-    possible = sizes(model.hooks, components)
-    removed = [last_heads(model.hooks, order, size) for size in possible]
+    """Measure every size that a smaller checkpoint can have.
+
+    order: every head (or key/value head), most important first; components: see `hw.export`. how: `reference`,
+    `reference_task`, `progress`.
+    """
+    possible = sizes(model.hooks, components or kinds_of(order))
+    removed = [last_heads(model.hooks, model.query_heads(order), size) for size in possible]
     gates = np.stack([mask_gates(heads, model.shape) for heads in ([], *removed)])
     whole = counts(model.hooks)
     rows = []

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError, first_line, flag, hint
 from headwise.files import explain_disk_errors, user_path
-from headwise.heads import HEADS, Head, Order, Scores, head_list
+from headwise.heads import Head, Order, Scores, head_list
+from headwise.heads.components import kinds_of
 from headwise.model.forward.gate import same_gates
 from headwise.model.forward.run import Pass, run
 from headwise.model.load.checkpoint import save_plain
@@ -52,7 +53,7 @@ def export(
     *,
     shrink: bool = False,
     share: float | None = None,
-    components: str | Sequence[str] = HEADS,
+    components: str | Sequence[str] | None = None,
     reference_prompts: str | Sequence[str] | None = None,
 ) -> Path:
     """Write the model with the given heads at `gate` as a checkpoint folder; returns its path.
@@ -65,7 +66,7 @@ def export(
     share: of all heads, to be cut out: `heads` is then a ranking (scores, or every head, most important first), of
         which the last ones in every layer go. The nearest share that is possible is taken.
     components: with share, `heads`: as many query heads of every group; `kv_heads`: whole key/value groups, which makes
-        the KV cache smaller as well.
+        the KV cache smaller as well. By default what the ranking ranks.
     reference_prompts: with shrink, texts over which the removed heads' mean outputs are taken. These go into the bias
         of the output projection, in families that can have one; in others a warning says that they are left out.
 
@@ -74,7 +75,7 @@ def export(
     """
     shrink = shrink or share is not None
     if share is not None:
-        heads = _share_of(model, heads, share, components)
+        heads = heads_to_cut(model, heads, share, components)
     elif isinstance(heads, Scores):
         raise HeadwiseError(f"scores rank heads; say how many are to be cut out: {hint('share', 0.25)}")
     chosen, folder = _checked(model, heads, out, gate)
@@ -122,11 +123,13 @@ def export(
     return folder
 
 
-def _share_of(model: Model, ranking: Any, share: float, components: str | Sequence[str]) -> Order:
-    """The heads that go when about this share of them is cut out of every layer."""
+def heads_to_cut(
+    model: Model, ranking: Any, share: float, components: str | Sequence[str] | None = None
+) -> Order:
+    """The heads that go when about this share of them is cut out of every layer; see `export`."""
     order = ranking.order() if isinstance(ranking, Scores) else head_list(ranking)
-    size = nearest_size(model.hooks, share, components)
-    return last_heads(model.hooks, order, size)
+    size = nearest_size(model.hooks, share, components or kinds_of(order))
+    return last_heads(model.hooks, model.query_heads(order), size)
 
 
 def _checked(model: Model, heads: Any, out: str | Path, gate: float) -> tuple[Order, Path]:
@@ -136,7 +139,7 @@ def _checked(model: Model, heads: Any, out: str | Path, gate: float) -> tuple[Or
             f"{model.name} has edge gates, which no plain checkpoint can hold: its weights alone are another, dense "
             "model. Load it with headwise and give the heads as gates"
         )
-    chosen = head_list(heads)
+    chosen = model.query_heads(heads)
     if not np.isfinite(gate):
         raise HeadwiseError(f"the gate is {gate}; expected a finite number: 0 removes a head, 2 doubles it")
     if not chosen:
