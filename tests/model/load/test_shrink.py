@@ -7,15 +7,21 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
 import headwise as hw
+from headwise.cli.app import app
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, mask_gates
-from headwise.model.load.export import export
+from headwise.model.load.export import export, heads_to_cut
 from headwise.model.verify.tiny import tiny_model
+from headwise.sweeps.removal import mean_order, removal
+from headwise.tasks.plain_text import text_task
+from helpers import word_task
 
 # Plain; biases on q, k, v; a norm per head; sliding windows; soft-capping; clipping; factors; layers without positions;
 # fused projections; parallel blocks; experts; sinks; an output gate beside linear attention; layers without attention.
@@ -185,3 +191,97 @@ def test_a_gate_and_texts_without_shrink_are_refused(tiny, tmp_path):
         export(tiny, ["L0H0"], tmp_path / "out", 0.5, shrink=True)
     with pytest.raises(HeadwiseError, match="without it removed heads are zeros"):
         export(tiny, ["L0H0"], tmp_path / "out", reference_prompts=TEXTS)
+
+
+# ---- which heads go, and what it costs -----------------------------------------------------------------------
+
+
+def shuffled(model, seed=3):
+    return [model.heads()[i] for i in np.random.default_rng(seed).permutation(len(model.heads()))]
+
+
+@pytest.mark.parametrize("components", ["heads", "kv_heads"])
+def test_the_last_heads_of_the_ranking_go_in_every_layer(tiny, components):
+    order = shuffled(tiny)
+    cut = heads_to_cut(tiny, order, 0.5, components)
+    place = {head: order.index(head) for head in order}
+    for layer in range(4):
+        pairs = [[Head(layer, 2 * group), Head(layer, 2 * group + 1)] for group in range(2)]
+        if components == "heads":
+            wanted = {max(pair, key=place.get) for pair in pairs}
+        else:
+            wanted = set(max(pairs, key=lambda pair: place[pair[0]] + place[pair[1]]))
+        assert {head for head in cut if head.layer == layer} == wanted
+
+
+def test_scores_of_key_value_heads_cut_whole_groups(tiny, tmp_path):
+    scores = hw.score(tiny, word_task(6), components=["kv_heads"], progress=False)
+    folder = hw.export(tiny, scores, tmp_path / "out", share=0.4)
+    worst = scores.values.argmin(1)
+    wanted = [f"L{layer}H{2 * group + i}" for layer, group in enumerate(worst) for i in range(2)]
+    assert json.loads((folder / "headwise.json").read_text())["heads"] == wanted
+
+
+def test_several_rankings_are_joined_by_the_mean_of_their_places(tiny):
+    first, second = (hw.score(tiny, word_task(6), "random", seed=seed, progress=False) for seed in (0, 1))
+    places = [{head: one.order().index(head) for head in tiny.heads()} for one in (first, second)]
+    found = [places[0][head] + places[1][head] for head in mean_order([first, second])]
+    assert found == sorted(places[0][head] + places[1][head] for head in tiny.heads())
+
+
+def test_the_curve_has_every_size_and_the_loss_of_the_written_folders(word_tokenizer, tmp_path):
+    model, task = loaded("qwen3", word_tokenizer, num_attention_heads=6), word_task(6)
+    order = shuffled(model)
+    curve = removal(model, order, [task], reference="zero", progress=False)
+    assert curve.table["share"].tolist() == pytest.approx([0, 1 / 3, 2 / 3])
+    for share, loss in zip(curve.table["share"][1:], curve.table["loss"][1:], strict=True):
+        folder = hw.export(model, order, tmp_path / f"{share:.1f}", share=share)
+        written = hw.load(str(folder), device="cpu")
+        assert loss == pytest.approx(-hw.measure(written, task, metric="mean_logprob").full.mean(), abs=1e-4)
+    costs = curve.table["cost"].tolist()
+    assert curve.within(max(costs)) == pytest.approx(2 / 3)
+    assert curve.within(min(costs[1], 0) - 0.01 if costs[1] < 0 else costs[1] / 2) == 0
+
+
+def test_passages_of_a_text_are_disjoint_and_their_loss_is_the_texts():
+    text = " ".join(f"w{number}" for number in range(1000))
+    task = text_task(text, 3)
+    passages = [example.prompt + example.target for example in task]
+    assert [passage.split()[0] for passage in passages] == ["w0", "w288", "w576"]
+    assert all(len(passage.split()) == 96 and passage in text for passage in passages)
+    assert [len(example.prompt.split()) for example in task] == [8, 8, 8]
+    with pytest.raises(HeadwiseError, match="has 1000 words; 11 passages of 96 words need 1056"):
+        text_task(text, 11)
+
+
+def test_the_command_ranks_on_a_text_cuts_and_measures_both_models(word_tokenizer, tmp_path):
+    model = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512)
+    model.save_pretrained(tmp_path / "model")
+    word_tokenizer.save_pretrained(tmp_path / "model")
+    words = sorted(set(word_tokenizer.get_vocab()) - set(word_tokenizer.all_special_tokens))
+    drawn = np.random.default_rng(0).choice(words, 96 * 20)
+    (tmp_path / "text.txt").write_text(" ".join(drawn))
+    command = (
+        f"export {tmp_path / 'model'} --out {tmp_path / 'out'} --text {tmp_path / 'text.txt'} --shrink -n 8"
+    )
+    command += " --method attribution --components kv_heads --measure none --device cpu"
+    done = CliRunner().invoke(app, [*command.split(), "--tolerance", "9", "--json"], catch_exceptions=False)
+    result = json.loads(done.stdout)
+    before, after = result["before"], result["after"]
+    name = "cross-entropy on the text"
+    assert [row["loss"] for row in result["removal"]] == pytest.approx([before[name], after[name]], abs=1e-3)
+    assert (before["KV cache (bytes per token)"], after["KV cache (bytes per token)"]) == (512, 256)
+    assert before["parameters"] - after["parameters"] == 4 * (2 * 16 * 32 + 2 * 8 * 32) - 4 * (
+        16 + 8 + 8 + 32
+    )
+    assert (tmp_path / "out/removal.png").stat().st_size
+    cost = result["removal"][1]["cost"]
+    assert cost > 0.01
+    refused = CliRunner().invoke(app, [*command.replace("/out", "/no").split(), "--tolerance", str(cost / 2)])
+    assert "no heads can be cut out within" in str(refused.exception)
+    assert not (tmp_path / "no").exists()
+
+
+def test_the_command_says_what_is_missing():
+    refused = CliRunner().invoke(app, ["export", "tiny", "--out", "new", "--shrink"])
+    assert "with --shrink what heads are ranked on: --task NAME or --text FILE" in str(refused.exception)
