@@ -134,8 +134,14 @@ def export(
     loaded = load(model, **options)
     tasks = [] if measure == "none" else [open_task(measure, n, model=loaded, seed=seed)]
     by = by or ("signed" if gate > 1 or keep or shrink else "least")
-    picked = {"task": task[-1] if task else None, "method": method, "model": loaded.name, "by": by}
-    rank_on, curve, prompts = [], None, None
+    picked: dict[str, Any] = {
+        "task": task[-1] if task else None,
+        "method": method,
+        "model": loaded.name,
+        "by": by,
+    }
+    rank_on: list[Task] = []
+    curve, prompts = None, None
     if shrink:
         sizes(loaded.hooks, components)  # refuses families whose heads cannot be cut out
         rank_on, held_out = _rank_on(loaded, task if heads is None else None, text, n)

@@ -181,7 +181,7 @@ def _smaller(hf: nn.Module, heads: int, kv_heads: int, head_dim: int, biases: bo
         if config.model_type == "llama" and width % heads:
             return _as_granite(config)
         with torch.device("meta"):  # from_dict: with the checks of transformers
-            return type(hf)(type(config).from_dict(config.to_dict()))  # type: ignore[no-any-return]
+            return type(hf)(type(config).from_dict(config.to_dict()))
     except Exception as error:
         known = "head_dim" in hf.config.get_text_config().to_dict()  # type: ignore[operator, union-attr]
         reason = (
