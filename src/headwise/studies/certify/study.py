@@ -76,6 +76,7 @@ def choose_size(
 
 
 @step(
+    version=2,
     cost=lambda task, heads, options, **_: planned_rows(task, heads, Request(**options)),
     label="certificate on {task.name} with {model.name}",
 )
