@@ -79,10 +79,11 @@ def page(folder: Path = GALLERY / "certify") -> str:
             return "none passes"
         rows, row = checks.loc[key], verdicts.loc[key]
         failed = sorted({int(check) for check in rows["check"][rows["state"] == "fail"]})
-        r2 = rows[rows["measure"] == "R² over examples"].iloc[0]
-        value, lo, hi = (f"{r2[name]:.2f}".replace("-", "−") for name in ("value", "lo", "hi"))
+        r2 = rows[rows["check"] == 3].iloc[0]
+        name = "R²" if r2["measure"].startswith("R²") else "within a fifth"
+        value, lo, hi = (f"{r2[end]:.2f}".replace("-", "−") for end in ("value", "lo", "hi"))
         words = f"; fails {', '.join(map(str, failed))}" if failed else ""
-        return f"{row['k']}: {row['verdict']}{words}; R² {value} [{lo}, {hi}]"
+        return f"{row['k']}: {row['verdict']}{words}; {name} {value} [{lo}, {hi}]"
 
     lines = ["| | | ablation | published size | smallest size that passes 1 to 3 where it was found |"]
     lines.append("|---|---|---|---|---|")

@@ -92,3 +92,16 @@ def test_families_with_a_weak_effect_are_left_out_by_certificates_and_curves_ali
     assert lowest["family"] == ["kind = strong"]
     assert lowest["lowest_family"][0] == table.loc["strong", "value"]
     assert lowest["lowest_family_lo"][0] == table.loc["strong", "lo"]
+
+
+def test_where_examples_are_alike_the_share_within_a_fifth_is_judged_in_place_of_r2():
+    alike = 4 + 0.1 * (FULL - FULL.mean())  # varies by about a tenth of what counts as followed
+    kept = alike + 0.2 * RANDOM.choice([-1, 1], E)
+    line = checks.tracks(Followed(alike, np.zeros(E), kept, None, {}), ASKED)[0]
+    assert 1 - ((kept - alike) ** 2).sum() / ((alike - alike.mean()) ** 2).sum() < 0
+    assert (line["value"], line["state"], line["threshold"]) == (1, "pass", ASKED.within)
+    far = np.where(np.arange(E) % 5 == 0, 2.5, 4)
+    line = checks.tracks(Followed(alike, np.zeros(E), far, None, {}), ASKED)[0]
+    assert (line["value"], line["state"]) == (pytest.approx(0.8), "fail")
+    line = checks.tracks(followed(FULL + 0.2 * RANDOM.choice([-1, 1], E)), ASKED)[0]
+    assert (line["measure"], line["state"]) == ("R² over examples", "pass")

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from headwise import stats
 from headwise.settings import Settings, Share
-from headwise.sweeps.explained import tracking
+from headwise.sweeps.explained import CLOSE, tracking
 from headwise.sweeps.families import FEWEST, levels_of
 
 PASS, FAIL, UNDECIDED, NOT_TESTED, REPORTED = "pass", "fail", "undecided", "not tested", "reported"
@@ -53,6 +53,9 @@ class Thresholds(Settings):
     """Check 2: largest |1 − EE| at any level of any facet."""
     r2: float = 0.5
     """Check 3: smallest R² between the model and the circuit, over examples."""
+    within: Share = 0.9
+    """Check 3, in place of R² where the model's metric varies by less than a fifth of the effect: smallest share of
+    examples within a fifth."""
     agreement: Share = 0.9
     """Check 3: smallest share of examples whose answer is that of the whole model."""
     necessary: Share = 0.5
@@ -177,20 +180,39 @@ def in_families(table: pd.DataFrame, asked: Thresholds) -> dict[str, Any]:
 
 
 def tracks(found: Followed, asked: Thresholds, seed: int = 0) -> list[dict[str, Any]]:
-    """Check 3: the set follows the model from example to example, and gives its answers."""
+    """Check 3: the set follows the model from example to example, and gives its answers.
+
+    Where the model's own metric hardly differs between examples, R² would ask for differences that are too small to
+    matter; the share of examples within a fifth of the mean effect is then judged instead.
+    """
     options: dict[str, Any] = {"groups": found.groups, "seed": seed}
     followed = tracking(0, found.kept, found.full, float(found.effects.mean()), **options)
-    ends = followed.r2_lo, followed.r2_hi
-    state = judged(*ends, found.n, least=asked.r2)
-    note = f"{followed.within:.0%} of the examples within a fifth of the mean effect"
-    more: dict[str, Any] = {"threshold": asked.r2, "n": found.n, "state": state, "note": note}
-    lines = [row(TRACKS, "R² over examples", followed.r2, ends, **more)]
+    if all_alike(found.full, found.effects):
+        measure, value, least = "within a fifth of the mean effect", followed.within, asked.within
+        ends = followed.within_lo, followed.within_hi
+        spread = found.full.std() / abs(found.effects.mean())
+        note = (
+            f"all examples are alike: the metric varies by {spread:.0%} of the effect; R² {followed.r2:.2f}"
+        )
+    else:
+        measure, value, least = "R² over examples", followed.r2, asked.r2
+        ends = followed.r2_lo, followed.r2_hi
+        note = f"{followed.within:.0%} of the examples within a fifth of the mean effect"
+    state = judged(*ends, found.n, least=least)
+    more: dict[str, Any] = {"threshold": least, "n": found.n, "state": state, "note": note}
+    lines = [row(TRACKS, measure, value, ends, **more)]
     if found.same_answer is None:
         return [*lines, untested(TRACKS, "same answer", "an example has no foils", found.n)]
     lo, hi = map(float, stats.share_interval(found.same_answer, groups=found.groups))
     state = judged(lo, hi, found.n, least=asked.agreement)
     more = {"threshold": asked.agreement, "n": found.n, "state": state}
     return [*lines, row(TRACKS, "same answer", found.same_answer.mean(), (lo, hi), **more)]
+
+
+def all_alike(full: np.ndarray, effects: np.ndarray) -> bool:
+    """Whether m(full) varies less between examples than what counts as followed: a standard deviation below a fifth of
+    the mean effect."""
+    return bool(full.std() < CLOSE * abs(effects.mean()))
 
 
 def first_three(found: Followed, asked: Thresholds) -> dict[int, str]:
