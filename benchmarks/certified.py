@@ -92,11 +92,11 @@ def page(folder: Path = GALLERY / "certify") -> str:
             for reference in ("mean", "patch"):
                 cells = [cell(model, task, reference, size) for size in ("smallest", "holds")]
                 lines.append(f"| {name} | {title} | {reference} | {' | '.join(cells)} |")
-    lines += ["", "| | | ablation | heads that help most in `roles` |", "|---|---|---|---|"]
+    if FACILITATING in verdicts.index.get_level_values("size"):
+        lines += ["", "| | | ablation | heads that help most in `roles` |", "|---|---|---|---|"]
     for model, task, reference, size in verdicts.index:
         if size == FACILITATING:
-            found = cell(model, task, reference, size)
-            lines.append(f"| {NAMES[model]} | {task} | {reference} | {found} |")
+            lines.append(f"| {NAMES[model]} | {task} | {reference} | {cell(model, task, reference, size)} |")
     return "\n".join([MARKS[0], *lines, MARKS[1]])
 
 
