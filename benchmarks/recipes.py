@@ -23,7 +23,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ import torch
 import headwise as hw
 from common import about, timed
 from headwise.errors import HeadwiseError
+from headwise.files import replacing
 from headwise.heads import COMPONENTS, keep_gates, ones
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
@@ -48,7 +50,7 @@ ROWS = 2000
 """Rows of a fit."""
 STEP_ROWS = 4
 """Rows of one update of the recipes below."""
-GRID = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384)
+GRID = (1, 2, 3, 4, 6, 8, 11, 16, 22, 32, 45, 64, 90, 128, 180, 256, 360)
 """Sizes at which the first seed of every recipe is measured, beside MIB's."""
 
 # ---- the recipes --------------------------------------------------------------------------------------
@@ -153,13 +155,17 @@ class Ugs(Recipe):
     Each component is kept with probability p = sigmoid(θ), θ = 1 at the start. A row's gate is uniform in (0, 1) with
     probability p (1 − p), else 0 or 1 with mean p; the gradient by p is the mean over the rows whose gate was uniform.
     The loss has λ Σp more; AdamW with β₂ = .995, gradient norm at most 5. Here: the Huber loss of the metric instead of
-    KL; λ = 1/N in shares of the effect (keeping all costs as much as keeping nothing); 500 updates of 4 rows for 1,900
+    KL; λ = 1/N in shares of the effect (keeping all costs as much as keeping nothing); 100 updates of 20 rows for 1,900
     of 60, with a rate that goes as far in total.
     """
 
+    together = 5
+    """Passes of one update."""
+
     def start(self) -> None:
         self.values += 1.0
-        self.adam = Adam(19 / max(1, self.updates), 0.995)
+        self.adam = Adam(19 * self.together / max(self.together, self.updates), 0.995)
+        self.seen: list[tuple[np.ndarray, np.ndarray]] = []
 
     def masks(self) -> np.ndarray:
         p = _sigmoid(self.values)[:, None]
@@ -168,7 +174,12 @@ class Ugs(Recipe):
         return self.drawn
 
     def learn(self, by_mask: np.ndarray) -> None:
-        inside = (self.drawn > 0) & (self.drawn < 1)
+        self.seen.append((self.drawn, by_mask))
+        if len(self.seen) < self.together:
+            return
+        drawn, by_mask = (np.concatenate(parts, axis=1) for parts in zip(*self.seen, strict=True))
+        self.seen = []
+        inside = (drawn > 0) & (drawn < 1)
         mean = (by_mask * inside).sum(1) / np.maximum(inside.sum(1), 1)
         p = _sigmoid(self.values)
         gradient = (mean + 1 / self.size) * p * (1 - p)
@@ -180,18 +191,20 @@ class Ugs(Recipe):
 class NodePruning(Recipe):
     """Hard-concrete gates with a target for their number (Edge Pruning, arXiv 2406.16778, at nodes).
 
-    z = clip(1.2·sigmoid((logit(u) + log α) / (2/3)) − .1, 0, 1), log α from N(10, .01). The loss has
-    λ₁(s − t) + λ₂(s − t)² more, s the share of components left out, whose target t rises to .9 in the first 83 % of the
-    updates; λ are trained upwards. AdamW, rate .8, rising for 7 % of the updates, then falling to 0. Ranked by log α.
-    Here: the Huber loss of the metric instead of KL, each row draws its own gates, 500 updates of 4 rows for 3,000.
+    z = clip(1.2·sigmoid((logit(u) + log α) / T) − .1, 0, 1), T = 2/3. The loss has λ₁(s − t) + λ₂(s − t)² more, s the
+    share of components left out, whose target t rises to .9 in the first 83 % of the updates; λ are trained upwards.
+    AdamW, rising for 7 % of the updates, then falling to 0. Ranked by log α. Here: the Huber loss of the metric instead
+    of KL; each row draws its own gates; 500 updates of 4 rows for 3,000. These are too few to leave log α = 10, where
+    one gate in 5,000 moves: it starts at 3, s is the expected share (as in L0 regularisation, Louizos et al. 2018,
+    arXiv 1712.01312), and rates are .05 (gates) and .1 (λ) instead of .8.
     """
 
     target = 0.9
 
     def start(self) -> None:
-        self.values += 10 + np.stack([random.normal(0, 0.01, self.size) for random in self.random])
+        self.values += 3 + np.stack([random.normal(0, 0.01, self.size) for random in self.random])
         self.multipliers = np.zeros((len(self.seeds), 2))
-        self.adam, self.ascent = Adam(0.8), Adam(0.8)
+        self.adam, self.ascent = Adam(0.05), Adam(0.1)
 
     def masks(self) -> np.ndarray:
         u = np.clip(self.uniform(STEP_ROWS, self.size), 1e-6, 1 - 1e-6)
@@ -201,14 +214,14 @@ class NodePruning(Recipe):
     def learn(self, by_mask: np.ndarray) -> None:
         done = self.done / max(1, self.updates)
         masks = np.clip(1.2 * self.concrete - 0.1, 0, 1)
-        gap = (1 - masks.mean(2)) - self.target * min(1.0, done / 0.83)  # S, R
-        one, two = self.multipliers.T[:, :, None]
-        by_mask = by_mask - ((one + 2 * two * gap) / self.size)[:, :, None]
-        inside = (masks > 0) & (masks < 1)
-        slope = 1.2 * self.concrete * (1 - self.concrete) / (2 / 3)
+        slope = 1.2 * self.concrete * (1 - self.concrete) / (2 / 3) * ((masks > 0) & (masks < 1))
+        kept = _sigmoid(self.values - 2 / 3 * np.log(0.1 / 1.1))  # P(z > 0)
+        gap = (1 - kept.mean(1)) - self.target * min(1.0, done / 0.83)
+        one, two = self.multipliers.T
+        price = -(one + 2 * two * gap)[:, None] / self.size * kept * (1 - kept)
         factor = min(1.0, done / 0.07, (1 - done) / 0.93)
-        self.values -= self.adam((by_mask * inside * slope).mean(1), factor)
-        self.multipliers += self.ascent(np.stack([gap.mean(1), (gap**2).mean(1)], axis=1), factor)
+        self.values -= self.adam((by_mask * slope).mean(1) + price, factor)
+        self.multipliers += self.ascent(np.stack([gap, gap**2], axis=1), factor)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -234,7 +247,6 @@ OURS: dict[str, dict[str, Any]] = {
     "nested most, uniform": {"objective": "most", "sizes": "uniform"},
     "nested most, uniform, soft": {"objective": "most", "sizes": "uniform", "hard": 1.0, "temperature": (0.5, 0.5)},
     "nested below=1, uniform": {"below": 1.0, "sizes": "uniform"},
-    "nested below=1, uniform, soft": {"below": 1.0, "sizes": "uniform", "hard": 1.0, "temperature": (0.5, 0.5)},
 }  # fmt: skip
 SIMPLE = ("ablation", "attribution", "atp*", "integrated", "eap-ig inputs", "random")
 
@@ -251,12 +263,14 @@ class Part:
     seeds: int = 3
 
 
-_SAME = ("mattr", "ugs", "node pruning")
+_SAME = ("mattr", "mattr log", "ugs", "node pruning")
 PARTS = {
     "patch": Part("patch", COMPONENTS, SIMPLE, _SAME, tuple(OURS)),
-    "mean": Part("mean", ("heads",), SIMPLE, (*_SAME, "mattr log"), tuple(OURS)[:4], seeds=1),
-    "more": Part("patch", COMPONENTS, (), tuple(name for name in RECIPES if name not in _SAME), ()),
+    "mean": Part("mean", ("heads",), SIMPLE, _SAME, tuple(OURS)[:4], seeds=1),
+    "more": Part("patch", COMPONENTS, (), ("mattr cmd", "ugs most", "node pruning most"), ()),
 }
+QUICK = ("attribution", "eap-ig inputs", "random")
+"""What is checked of `SIMPLE` with `--quick`: the others take too long on a CPU."""
 
 # ---- orders -------------------------------------------------------------------------------------------
 
@@ -326,7 +340,7 @@ def nested(problem: Problem, name: str, seeds: Sequence[int], rows: int, quick: 
     return result
 
 
-def simple(model: Model, found: Task, part: Part, name: str, seeds: Sequence[int]) -> list[Ranked]:
+def simple(model: Model, found: Task, part: Part, name: str, seeds: Sequence[int], rows: int) -> list[Ranked]:
     """A ranking that is not trained, by headwise's own methods."""
     layout = model.layout(part.components)
     size = len(layout.listed())
@@ -335,7 +349,9 @@ def simple(model: Model, found: Task, part: Part, name: str, seeds: Sequence[int
         orders = [np.random.default_rng([seed, 23]).permutation(size).tolist() for seed in seeds]
         return [Ranked(seed, order, order, 0, 0, 0.0) for seed, order in zip(seeds, orders, strict=True)]
     if name == "eap-ig inputs":
-        seconds, (values, rows) = timed(lambda: input_path(model, found, part), model.device)
+        seconds, (values, spent) = timed(
+            lambda: input_path(model, found, part, max(1, rows // len(found))), model.device
+        )
     elif name == "atp*":
         # GradDrop is for heads; MLPs and the input have their absolute attribution.
         def atp() -> tuple[np.ndarray, int]:
@@ -347,26 +363,27 @@ def simple(model: Model, found: Task, part: Part, name: str, seeds: Sequence[int
             joined[:, : heads.values.shape[1]] = heads.values
             return joined[layout.exists], heads.details["rows"] + all_.details["rows"]
 
-        seconds, (values, rows) = timed(atp, model.device)
+        seconds, (values, spent) = timed(atp, model.device)
     else:
+        how |= {"steps": max(1, rows // len(found))} if name == "integrated" else {}
         seconds, scores = timed(
             lambda: hw.score(model, found, name, components=part.components, **how), model.device
         )
-        values, rows = scores.values[layout.exists], int(scores.details.get("rows", 0))
-    backward = 0 if name == "ablation" else rows
+        values, spent = scores.values[layout.exists], int(scores.details.get("rows", 0))
+    backward = 0 if name == "ablation" else spent
     return [
         Ranked(
             seeds[0],
             np.argsort(-values, kind="stable").tolist(),
             np.argsort(-np.abs(values), kind="stable").tolist(),
             backward,
-            rows - backward,
+            spent - backward,
             seconds,
         )
     ]
 
 
-def input_path(model: Model, found: Task, part: Part, steps: int = 5) -> tuple[np.ndarray, int]:
+def input_path(model: Model, found: Task, part: Part, steps: int) -> tuple[np.ndarray, int]:
     """EAP-IG at nodes (Hanna et al. 2024, arXiv 2403.17806): embeddings go from the counterfactual to the prompt, and a
     component has the mean of its difference times the slope. Here the difference is that of the run on the way, not
     that of the two ends."""
@@ -434,70 +451,86 @@ def measured(
     return arrays, {"total": total, "curves": curves, "rows_measured": engine.rows_spent}
 
 
+def ranked_by_all(
+    model: Model, found: Task, part: Part, seeds: Sequence[int], args: argparse.Namespace
+) -> tuple[dict[str, list[Ranked]], dict[str, str], float]:
+    """The orders of every recipe, why those that are missing are, and the effect that is explained."""
+    ranked: dict[str, list[Ranked]] = {}
+    refused: dict[str, str] = {}
+
+    def attempt(names: Sequence[str], work: Callable[[], dict[str, list[Ranked]]]) -> None:
+        if time.time() > args.until:
+            refused.update(dict.fromkeys(names, "no time left"))
+            return
+        try:
+            ranked.update(work())
+        except (HeadwiseError, RuntimeError, ValueError) as error:  # the others' numbers must not be lost
+            refused.update(dict.fromkeys(names, f"{type(error).__name__}: {error}"))
+            print(f"  {model.name} {found.name} {names}: {error}", flush=True)
+
+    how: dict[str, Any] = {"reference": part.reference, "components": part.components}
+    engine = Engine(model, found, metric_named(found.metric), **how)
+    problem = Problem.of(engine, model.layout(part.components).exists, 0.25, 0)
+    others = replace(problem)  # with recordings of its own, of updates of another size
+    with tf32(model):
+        if part.recipes:
+            attempt(part.recipes, lambda: trained(others, part.recipes, seeds, args.rows))
+        for name in part.ours:
+            attempt([name], partial(_named, name, nested, problem, name, seeds, args.rows, args.quick))
+    for name in part.simple:
+        if args.quick and name not in QUICK:
+            continue
+        attempt([name], partial(_named, name, simple, model, found, part, name, seeds, args.rows))
+    return ranked, refused, problem.effect
+
+
+def _named(name: str, work: Callable[..., list[Ranked]], *given: Any) -> dict[str, list[Ranked]]:
+    return {name: work(*given)}
+
+
+def run_part(model: Model, halves: tuple[Task, Task], key: str, args: argparse.Namespace, file: Path) -> None:
+    """One part of a pair: orders, what they keep on the other half, and the two files."""
+    started, part = time.time(), PARTS[key]
+    found, tested = halves
+    seeds = range(min(part.seeds, args.seeds))
+    ranked, refused, effect = ranked_by_all(model, found, part, seeds, args)
+    fitted_s = time.time() - started
+    arrays, where = measured(model, found, tested, part, ranked)
+    result = {
+        **about(model.device, model.dtype),
+        "part": key,
+        "reference": part.reference,
+        "components": list(part.components),
+        "metric": found.metric,
+        "rows": args.rows,
+        "n_found": len(found),
+        "n_tested": len(tested),
+        "effect": effect,
+        "groups": tested.shared_groups(),
+        "families": tested.families(),
+        "listed": [str(one) for one in model.layout(part.components).listed()],
+        "refused": refused,
+        "ranked": {name: [vars(one) for one in orders] for name, orders in ranked.items()},
+        **where,
+        "fitted_s": round(fitted_s, 1),
+        "seconds": round(time.time() - started, 1),
+    }
+    np.savez_compressed(file.with_suffix(".npz"), **arrays)
+    with replacing(file) as new:
+        new.write_text(json.dumps(result), encoding="utf-8")
+
+
 def pair(args: argparse.Namespace, label: str, path: str, name: str) -> None:
     """Every part of one model and task, as far as there is time."""
     began = time.time()
     model = hw.load(path, device=args.device, dtype="float32")
-    found, tested = hw.task(name, args.n, model=model).halves()
+    halves = hw.task(name, args.n, model=model).halves()
     print(f"{label} {name}: loaded in {time.time() - began:.0f} s", flush=True)
     for key in args.part or PARTS:
-        part = PARTS[key]
         file = args.out / f"{label}-{name}-{key}.json"
-        if file.exists() or time.time() > args.until:
-            continue
-        started = time.time()
-        seeds = range(min(part.seeds, args.seeds))
-        ranked: dict[str, list[Ranked]] = {}
-        refused: dict[str, str] = {}
-
-        def attempt(names: Sequence[str], work: Callable[[], dict[str, list[Ranked]]]) -> None:
-            if time.time() > args.until:
-                refused.update(dict.fromkeys(names, "no time left"))
-                return
-            try:
-                ranked.update(work())
-            except (HeadwiseError, RuntimeError, ValueError) as error:  # the others' numbers must not be lost
-                refused.update(dict.fromkeys(names, f"{type(error).__name__}: {error}"))
-                print(f"  {label} {name} {names}: {error}", flush=True)
-
-        how: dict[str, Any] = {"reference": part.reference, "components": part.components}
-        engine = Engine(model, found, metric_named(found.metric), **how)
-        problem = Problem.of(engine, model.layout(part.components).exists, 0.25, 0)
-        with tf32(model):
-            if part.recipes:
-                attempt(part.recipes, lambda: trained(problem, part.recipes, seeds, args.rows))
-            for one in part.ours:
-                attempt([one], lambda: {one: nested(problem, one, seeds, args.rows, args.quick)})
-        for one in part.simple:
-            attempt([one], lambda: {one: simple(model, found, part, one, seeds)})
-        arrays, where = measured(model, found, tested, part, ranked)
-        result = {
-            **about(model.device, model.dtype),
-            "model": label,
-            "task": name,
-            "part": key,
-            "reference": part.reference,
-            "components": list(part.components),
-            "metric": found.metric,
-            "rows": args.rows,
-            "n_found": len(found),
-            "n_tested": len(tested),
-            "effect": problem.effect,
-            "groups": tested.shared_groups(),
-            "families": tested.families(),
-            "listed": [str(c) for c in model.layout(part.components).listed()],
-            "refused": refused,
-            "ranked": {one: [vars(seed) for seed in orders] for one, orders in ranked.items()},
-            **where,
-            "seconds": round(time.time() - started, 1),
-        }
-        np.savez_compressed(file.with_suffix(".npz"), **arrays)
-        partial = file.with_suffix(".partial")
-        partial.write_text(json.dumps(result), encoding="utf-8")
-        partial.replace(file)
-        print(
-            f"{label} {name} {key}: {result['seconds']} s, {where['rows_measured']} rows measured", flush=True
-        )
+        if not file.exists() and time.time() < args.until:
+            run_part(model, halves, key, args, file)
+            print(f"{label} {name} {key}: after {time.time() - began:.0f} s", flush=True)
 
 
 # ---- all pairs ----------------------------------------------------------------------------------------
