@@ -107,7 +107,7 @@ def test_a_part_measures_what_the_sweep_measures(tmp_path):
     halves = word_task(12).halves()
     args = argparse.Namespace(rows=16, seeds=2, until=time.time() + 1e6, quick=False)
     for key in recipes.PARTS:
-        file = tmp_path / f"{key}.json"
+        file = tmp_path / f"tiny-words-{key}.json"
         recipes.run_part(model, halves, key, args, file)
         result, arrays = json.loads(file.read_text()), np.load(file.with_suffix(".npz"))
         assert set(result["refused"]) <= {"eap-ig inputs"}, result["refused"]
@@ -120,3 +120,16 @@ def test_a_part_measures_what_the_sweep_measures(tmp_path):
                 k=rows["signed"], controls=(), reference_task=halves[0] if key == "mean" else None, progress=False,
             )  # fmt: skip
             assert np.allclose(arrays["values"][rows["signed_rows"]], swept.values, atol=1e-5), (key, name)
+    import recipes_table
+
+    summary = recipes_table.summarised(tmp_path)
+    case = summary["patch"]["tiny/words"]
+    scored = hw.score(model, halves[0], "attribution", reference="patch", components=hw.heads.COMPONENTS)
+    expected = hw.sweep.mib(model, halves[1], scored, progress=False)
+    assert abs(case["recipes"]["attribution"]["cpr"] - expected.cpr.value) < 1e-3
+    assert abs(case["recipes"]["attribution"]["cmd"] - expected.cmd.value) < 1e-3
+    mean, lo, hi = case["differences"]["cmd"]["nested"]["mattr"]
+    recipes_of = case["recipes"]
+    assert abs(mean - (recipes_of["mattr"]["cmd"] - recipes_of["nested"]["cmd"])) < 2e-4
+    assert lo <= mean <= hi
+    assert "| `node pruning` |" in recipes_table.tables(json.loads(json.dumps(summary)))
