@@ -50,6 +50,8 @@ ROWS = 2000
 """Rows of a fit."""
 STEP_ROWS = 4
 """Rows of one update of the recipes below."""
+SHARED_TOKENS = 16_384
+"""Tokens of a pass where several processes share the memory of one GPU."""
 GRID = (1, 2, 3, 4, 6, 8, 11, 16, 22, 32, 45, 64, 90, 128, 180, 256, 360)
 """Sizes at which the first seed of every recipe is measured, beside MIB's."""
 
@@ -523,7 +525,8 @@ def run_part(model: Model, halves: tuple[Task, Task], key: str, args: argparse.N
 def pair(args: argparse.Namespace, label: str, path: str, name: str) -> None:
     """Every part of one model and task, as far as there is time."""
     began = time.time()
-    model = hw.load(path, device=args.device, dtype="float32")
+    shared = None if args.device == "cpu" else SHARED_TOKENS
+    model = hw.load(path, device=args.device, dtype="float32", batch_tokens=shared)
     halves = hw.task(name, args.n, model=model).halves()
     print(f"{label} {name}: loaded in {time.time() - began:.0f} s", flush=True)
     for key in args.part or PARTS:
