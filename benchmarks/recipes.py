@@ -41,7 +41,7 @@ from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.scores.gates.batches import batches
 from headwise.scores.nested.fit import NestedFit, fit_orders, row_losses
-from headwise.scores.nested.problem import Problem, mask_gradient, soft_masks
+from headwise.scores.nested.problem import Problem, grid_sizes, mask_gradient, soft_masks
 from headwise.sweeps.mib import FRACTIONS
 from headwise.tasks import Task
 
@@ -327,18 +327,16 @@ def nested(problem: Problem, name: str, seeds: Sequence[int], rows: int, quick: 
     """`nested` as it is, its options apart: every seed's own order, not the best of them."""
     few = {"checks": 1, "grid": 4} if quick else {}
     fit = NestedFit(rows=rows, **OURS[name], **few)
-    before = problem.rows, problem.engine.rows_spent
+    before = problem.rows
     seconds, fits = timed(
         lambda: fit_orders(problem, np.zeros(problem.size), list(seeds), fit), problem.engine.model.device
     )
-    backward = problem.rows - before[0]
-    forward = max(0, problem.engine.rows_spent - before[1] - backward)
+    backward = (problem.rows - before) // len(fits)
+    check = len(grid_sizes(fit.grid, problem.size)) * len(problem.held)
     result = []
     for seed, one in zip(seeds, fits, strict=True):
         order = np.argsort(-one.strengths, kind="stable").tolist()
-        result.append(
-            Ranked(seed, order, order, backward // len(fits), forward // len(fits), seconds / len(fits))
-        )
+        result.append(Ranked(seed, order, order, backward, check * len(one.checks), seconds / len(fits)))
     return result
 
 
