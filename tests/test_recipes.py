@@ -106,13 +106,13 @@ def test_a_part_measures_what_the_sweep_measures(tmp_path):
     model = hw.load(tiny_model("llama"), tokenizer=make_word_tokenizer(), device="cpu", dtype="float32")
     halves = word_task(12).halves()
     args = argparse.Namespace(rows=16, seeds=2, until=time.time() + 1e6, quick=False)
-    for key in recipes.PARTS:
+    for key in ("patch", "mean"):
         file = tmp_path / f"tiny-words-{key}.json"
         recipes.run_part(model, halves, key, args, file)
         result, arrays = json.loads(file.read_text()), np.load(file.with_suffix(".npz"))
         assert set(result["refused"]) <= {"eap-ig inputs"}, result["refused"]
-        for name, orders in result["ranked"].items():
-            one = orders[-1]
+        for name in ("atp*", "ugs", "nested"):
+            one = result["ranked"][name][-1]
             rows = result["curves"][name][str(one["seed"])]
             order = [result["listed"][i] for i in one["signed"]]
             swept = hw.sweep(
