@@ -35,8 +35,7 @@ from headwise.certificates.refits import (
 )
 from headwise.certificates.reported import SPECIFIC_DRAWS, Bench, ablations, components_of, specific
 from headwise.errors import HeadwiseError
-from headwise.heads import Edges, Head, Order, Scores, head_list
-from headwise.heads.components import has_others
+from headwise.heads import HEADS, Edges, Head, Order, Scores, head_list
 from headwise.heads.controls import layer_matched_heads
 from headwise.heads.heads_file import read_heads
 from headwise.metrics.logits import winner
@@ -160,7 +159,7 @@ def _ranked_again(bench: Bench, asked: Request, progress: Progress) -> Refits:
     )
     if progress is True:
         announce(refits.announcement(bench, plan.finding, 0, plan), progress)
-    others = {"components": bench.layout.components} if has_others(bench.layout.components) else {}
+    others = {"components": bench.layout.components} if bench.layout.components != HEADS else {}
 
     def rank(fits: Sequence[Fit]) -> list[Order]:
         orders = []

@@ -39,6 +39,7 @@ def direct(setup: Setup) -> np.ndarray:
         )
     readout = Readout(setup.model, setup.layout.modules)
     engine = setup.engine()
+    groups = engine.table.groups
     examples = np.full((len(setup.task), *setup.layout.shape), np.nan)
     rest = np.zeros(len(setup.task))
     for numbers, block in engine.blocks():
@@ -58,6 +59,10 @@ def direct(setup: Setup) -> np.ndarray:
             layer, columns = of, slice(shares.shape[1])
             if isinstance(of, Head):
                 layer, columns = of.layer, slice(of.head, of.head + 1 or None)
+            elif groups is not None:  # of a key/value head, the sum over its query heads
+                columns = slice(None)
+                sums = shares.new_zeros(len(shares), setup.layout.shape[1])
+                shares = sums.index_add(1, groups[of, : shares.shape[1]].to(shares.device), shares)
             examples[rows, layer, columns] = shares.cpu().numpy()
         given = np.where(setup.layout.exists, examples[rows], 0.0).sum((1, 2))
         rest[rows] = metric.cpu().numpy() - given

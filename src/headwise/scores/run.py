@@ -79,7 +79,8 @@ def score(
         (`headwise.heads.PositionScores`).
     progress: False for no progress bar.
     options: the method's own. Most have `components`: ["heads", "mlps", "input"] scores the output of each MLP
-        (`MLP12`) and the embeddings (`input`) beside the heads.
+        (`MLP12`) and the embeddings (`input`) beside the heads, ["kv_heads"] each key/value head (`L12KV1`) with all
+        query heads of its group.
     """
     chosen = METHODS.get(method)
     task = as_task(task, model, options)

@@ -30,6 +30,16 @@ def gated(z: Tensor, gates: Tensor, reference: Tensor | None = None, mask: Tenso
     return replaced if mask is None else where(mask, replaced, z)
 
 
+def per_query_head(gates: Tensor, groups: Tensor | None) -> Tensor:
+    """Gates of key/value heads `[B, L, KV]` or `[B, L, KV, T]` as those of the query heads of their groups.
+
+    groups: `[L, H]`, the key/value head of each query head; None where query heads have gates of their own.
+    """
+    if groups is None:
+        return gates
+    return gates[:, torch.arange(len(groups), device=groups.device)[:, None], groups]
+
+
 @dataclass
 class HeadGates:
     """The gates of one forward pass: edits the head outputs z of each layer (`Pass.heads`)."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.heads import HEADS, ComponentKinds, Head
 from headwise.model.forward.decode import Past
-from headwise.model.forward.gate import HeadGates
+from headwise.model.forward.gate import HeadGates, per_query_head
 from headwise.model.forward.run import Pass
 from headwise.model.forward.schedule import blocks_of_rows
 from headwise.model.measure.positions import Positions, acting, check_positions
@@ -48,6 +48,8 @@ class Block:
     references: dict[Any, Tensor] | None = None  # layer, MLP or input -> broadcastable to S, T, H, D
     modules: dict[Head, nn.Module] = field(default_factory=dict)
     """MLPs and the embeddings, where they are gated."""
+    groups: Tensor | None = None
+    """`[L, H]`: the key/value head of each query head, where key/value heads have the gates."""
     past: Past | None = None
     """What stands before these tokens, where they are not the first ones."""
 
@@ -88,6 +90,7 @@ class Block:
         more: fields of `HeadGates`, and `shared` of the pass.
         """
         shared = more.pop("shared", {})
+        values = per_query_head(values, self.groups)
         heads = HeadGates(values, reference=self.references, mask=self.mask, block=self.size, **more)
         modules = {
             module: partial(heads.module, component)
@@ -116,7 +119,8 @@ class MeasureSettings(Settings):
     batch_tokens: Count | None = None
     """Most tokens in one forward pass (default: what suits the device); where that saves a pass, a sixteenth more."""
     components: ComponentKinds = HEADS
-    """What has gates: heads, mlps (the output of each MLP), input (the embeddings)."""
+    """What has gates: heads, mlps (the output of each MLP), input (the embeddings); or kv_heads alone (the query heads
+    of each key/value head together)."""
 
 
 class Rows:
@@ -129,7 +133,9 @@ class Rows:
         check_positions(task, settings.positions)
         self.all = encode_rows(model.text, task.examples, needs)
         tokens = settings.batch_tokens or model.batch_tokens
-        self._components = tuple(model.layout(settings.components).modules)
+        layout = model.layout(settings.components)
+        self.groups = None if layout.groups is None else torch.from_numpy(layout.groups).to(model.device)
+        self._components = tuple(layout.modules)
         self._modules = model.modules(self._components)
         source = ReferenceSource(
             model, task, self.all, reference_task, settings.seed, tokens, self._components
@@ -154,7 +160,7 @@ class Rows:
         """The rows of these numbers, any of them several times, as tensors with their references."""
         rows = [self.all[n] for n in numbers]
         tensors = {name: t.to(self.model.device) for name, t in batch_of(rows).items()}
-        block = Block(rows, tensors, modules=self._modules)
+        block = Block(rows, tensors, modules=self._modules, groups=self.groups)
         length = block.length
         mask = self.mask(numbers, length)
         if self._donors is not None:

@@ -9,12 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 from torch import nn
 
 from headwise.model.backward import packing_works, plain_unembedding
 from headwise.model.forward.kernels import Compiled
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.verify.components import norm_after_heads, verified_embeddings, verified_mlps
+from headwise.model.verify.components import (
+    norm_after_heads,
+    query_groups,
+    verified_embeddings,
+    verified_mlps,
+)
 from headwise.model.verify.shortcuts import Decoding, decoding, past_works
 
 
@@ -57,6 +63,11 @@ class Capabilities:
     def embeddings(self) -> nn.Module:
         """The token embeddings, for a gate on their output; a model where they are not found is refused."""
         return verified_embeddings(self.hooks)
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """`[L, H]`: the key/value head of each query head; a model where groups are not known is refused."""
+        return query_groups(self.hooks)
 
     @cached_property
     def norm_after_heads(self) -> bool:

@@ -183,7 +183,8 @@ class _Shape:
             name: torch.zeros(rows, *_cut(t, widths.get(name)).shape[1:], dtype=t.dtype, device=device)
             for name, t in everything.tensors.items()
         }
-        self.block = Block([engine.rows[0]] * rows, tensors, modules=model.modules(engine.layout.modules))
+        modules = model.modules(engine.layout.modules)
+        self.block = Block([engine.rows[0]] * rows, tensors, modules=modules, groups=engine.table.groups)
         if everything.mask is not None:
             self.block.mask = torch.ones(rows, tokens, dtype=torch.bool, device=device)
         if everything.references is not None:

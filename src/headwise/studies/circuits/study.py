@@ -242,9 +242,10 @@ def orders_of(s: CircuitsSettings, scores: Scores) -> dict[str, Ranked]:
 def check_whole(case: Case, scores: Scores) -> None:
     """Refuse scores without a number for every head: every head needs a place in an order."""
     heads = scores.heads()
-    without = sum(bool(np.isnan(scores.values[head])) for head in heads)
+    without = sum(bool(np.isnan(scores[head])) for head in heads)
     if without:
-        values = np.stack([scores.examples[:, head.layer, head.head] for head in heads], axis=1)
+        layers, columns = np.array([head.cell for head in heads]).T
+        values = scores.examples[:, layers, columns]
         odd = np.flatnonzero(~np.isfinite(values).all(axis=1))[:8]
         numbers = range(scores.n) if scores.numbers is None else scores.numbers
         named = f" (examples {', '.join(str(numbers[i]) for i in odd)} are not finite)" if len(odd) else ""
