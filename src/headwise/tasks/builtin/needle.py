@@ -73,7 +73,7 @@ def needle(
     places += [LATEST * draw.random() for _ in facts[1:]]
     asked = question.format(kind=kinds[0], name=names[0])
     room = _Room(tokens, length - _count(tokens, " ".join([*facts, asked])))
-    hay = room.fill(_sentences(draw, filler))
+    hay = room.fill(sentences_of(draw, filler))
     return _example([*hay, asked], facts, places, answers, " ", {"depth": level, "length": str(length)})
 
 
@@ -91,7 +91,7 @@ def recall_from_context(
     answers = draw.sample(words(TEXTS[kind]), N_FOILS + 1)
     fact, last = f"User: {said.format(answer=answers[0])}", f"User: {question}\nAssistant: {beginning}"
     ok = "Assistant: Thank you, I will remember that."
-    sentences = _sentences(draw, filler)
+    sentences = sentences_of(draw, filler)
     room = _Room(tokens, length - _count(tokens, "\n".join([fact, ok, last])))
     turns: list[str] = []
     while True:
@@ -166,7 +166,7 @@ class _Room:
         return taken
 
 
-def _sentences(draw: random.Random, filler: str) -> Sentences:
+def sentences_of(draw: random.Random, filler: str) -> Sentences:
     """Endless sentences: of ours, or those of a text file from a random one on, again from its beginning."""
     if filler == "sentences":
         while True:
