@@ -25,7 +25,7 @@ import numpy as np
 import headwise as hw
 from common import RESULTS, about, write
 from headwise import stats
-from headwise.heads import Head, Order
+from headwise.heads import Order
 from headwise.studies.reach.kept import (
     GROUPS,
     UNITS,
@@ -72,7 +72,10 @@ class Bench:
             began = time.perf_counter()
             self.result[name] = work(*args)
             self.result[name]["seconds"] = round(time.perf_counter() - began, 1)
-            print(f"{name}: {self.result[name]['seconds']} s, at {time.perf_counter() - self.began:.0f} s", flush=True)
+            print(
+                f"{name}: {self.result[name]['seconds']} s, at {time.perf_counter() - self.began:.0f} s",
+                flush=True,
+            )
         self.result["seconds"] = round(time.perf_counter() - self.began, 1)
         write(self.args.out, self.result)
 
@@ -146,13 +149,19 @@ class Bench:
     def at(self, unit: str, task: hw.Task, tokens: int, far: Mapping[str, int]) -> dict[str, Any]:
         """At some numbers of key/value heads: effect, log p and accuracy of each ranking, and paired differences."""
         counts = sorted({0, *far.values(), len(self.cache.groups)})
-        by_metric = {"metric": self.measured(unit, task, counts), "logprob": self.measured(unit, task, counts, "logprob")}
+        by_metric = {
+            "metric": self.measured(unit, task, counts),
+            "logprob": self.measured(unit, task, counts, "logprob"),
+        }
         found: dict[str, Any] = {}
         for name, count in far.items():
             rows: dict[str, Any] = {}
             examples: dict[str, dict[str, np.ndarray]] = {}
             for series in [*self.orders[unit], RANDOM, MATCHED]:
-                these = {m: [k for n, k in kept.items() if n == series or n.startswith(f"{series} ")] for m, kept in by_metric.items()}
+                these = {
+                    m: [k for n, k in kept.items() if n == series or n.startswith(f"{series} ")]
+                    for m, kept in by_metric.items()
+                }
                 if not all(count in one.curve.k for one in these["metric"]):
                     continue
                 place = [int(np.flatnonzero(one.curve.k == count)[0]) for one in these["metric"]]
@@ -170,7 +179,8 @@ class Bench:
                 rows[series] |= {m: with_interval(examples[series][m]) for m in ("logprob", "accuracy")}
             paired = {
                 f"{LEARNED} - {other}": {
-                    m: with_interval(examples[LEARNED][m] - examples[other][m]) for m in ("logprob", "accuracy")
+                    m: with_interval(examples[LEARNED][m] - examples[other][m])
+                    for m in ("logprob", "accuracy")
                 }
                 for other in examples
                 if other != LEARNED
@@ -182,8 +192,14 @@ class Bench:
                 "n": len(task),
                 "series": rows,
                 "paired": paired,
-                "full": {"logprob": float(log_p.full.mean()), "accuracy": float(by_metric["metric"][LEARNED].right[-1].mean())},
-                "none": {"logprob": float(log_p.none.mean()), "accuracy": float(by_metric["metric"][LEARNED].right[0].mean())},
+                "full": {
+                    "logprob": float(log_p.full.mean()),
+                    "accuracy": float(by_metric["metric"][LEARNED].right[-1].mean()),
+                },
+                "none": {
+                    "logprob": float(log_p.none.mean()),
+                    "accuracy": float(by_metric["metric"][LEARNED].right[0].mean()),
+                },
             }
         return found
 
@@ -193,7 +209,10 @@ class Bench:
         """The same heads on another task or length: as many as the threshold needed, and those of the budget there."""
         budget = self.cache.far(self.args.budget, length)
         return self.at(
-            unit, self.task(name, length, n), length, {"needed": self.result[unit]["needed_far"], "budget": budget}
+            unit,
+            self.task(name, length, n),
+            length,
+            {"needed": self.result[unit]["needed_far"], "budget": budget},
         )
 
     def depths(self) -> dict[str, Any]:
@@ -203,8 +222,14 @@ class Bench:
         curve, rows = one.curve, {}
         place = int(np.flatnonzero(curve.k == count)[0])
         for level, members in self.tested.families()["depth"].items():
-            share = stats.ratio_interval((curve.values[place] - curve.none)[members][:, None], curve.effects[members])
-            rows[level] = {"n": len(members), "explained": [float(np.squeeze(x)) for x in share], "accuracy": float(one.right[place][members].mean())}
+            share = stats.ratio_interval(
+                (curve.values[place] - curve.none)[members][:, None], curve.effects[members]
+            )
+            rows[level] = {
+                "n": len(members),
+                "explained": [float(np.squeeze(x)) for x in share],
+                "accuracy": float(one.right[place][members].mean()),
+            }
         return rows
 
     def text(self) -> dict[str, Any]:
@@ -215,7 +240,9 @@ class Bench:
         rows: dict[str, Any] = {"far": count}
         for position, members in task.families()["position"].items():
             row: dict[str, Any] = {"full": -float(kept[LEARNED].curve.full[members].mean())}
-            row["none_minus_full"] = with_interval((kept[LEARNED].curve.full - kept[LEARNED].curve.none)[members])
+            row["none_minus_full"] = with_interval(
+                (kept[LEARNED].curve.full - kept[LEARNED].curve.none)[members]
+            )
             for series in (*self.orders[GROUPS], f"{RANDOM} 1"):
                 curve = kept[series].curve
                 row[f"{series}_minus_full"] = with_interval((curve.full - curve.values[1])[members])
@@ -230,7 +257,12 @@ class Bench:
                 task = self.task(name, length, 32)
                 right = hw.measure(self.model, task, metric="accuracy", progress=False).full
                 lo, hi = stats.share_interval(right[:, None])
-                rows[f"{name} {length}"] = [float(right.mean()), float(np.squeeze(lo)), float(np.squeeze(hi)), len(task)]
+                rows[f"{name} {length}"] = [
+                    float(right.mean()),
+                    float(np.squeeze(lo)),
+                    float(np.squeeze(hi)),
+                    len(task),
+                ]
         return rows
 
 
@@ -241,7 +273,9 @@ def with_interval(values: np.ndarray) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--device")
     parser.add_argument("--dtype")
@@ -271,7 +305,15 @@ def main() -> None:
             bench.part(unit, 25, bench.curves, unit)
         if unit == GROUPS and unit in bench.result:
             bench.part("longer", 25, bench.elsewhere, unit, "needle", args.longer, args.n_longer)
-            bench.part("recall_from_context", 12, bench.elsewhere, unit, "recall_from_context", args.length, args.n // 2)
+            bench.part(
+                "recall_from_context",
+                12,
+                bench.elsewhere,
+                unit,
+                "recall_from_context",
+                args.length,
+                args.n // 2,
+            )
             bench.part("depths", 5, bench.depths)
             bench.part("text", 10, bench.text)
     if UNITS[1] in bench.result:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from headwise.errors import HeadwiseError
+
 MLP, INPUT = -1, -2
 """What stands in the place of a head's number; also the column of gates and scores that have such components."""
 KV = -1000
@@ -61,12 +63,59 @@ def component_numbers(name: str) -> tuple[int, int] | None:
     return (int(match[3]), MLP) if match[3] else (int(match[1]), int(match[2]))
 
 
+WINDOW = "window"
+"""The reference that is the same head with a short view; alone or with its sizes, `window:128` and `window:128:8`."""
+_SIZES = (64, 4)
+"""Last and first tokens that a head then sees, where no others are given."""
+
+
+def window_of(reference: str) -> tuple[int, int] | None:
+    """How many of the last tokens and how many of the first a head sees; None for every other reference.
+
+    >>> window_of("window"), window_of("window:128"), window_of("window:128:8"), window_of("mean")
+    ((64, 4), (128, 4), (128, 8), None)
+    """
+    name, *sizes = reference.split(":")
+    if name != WINDOW:
+        return None
+    if len(sizes) > 2 or not all(re.fullmatch("[0-9]{1,9}", size) for size in sizes) or sizes[:1] == ["0"]:
+        raise HeadwiseError(
+            f"the reference is {reference!r}; expected window, window:128 (the last 128 tokens, at least 1) or "
+            "window:128:8 (and the first 8)"
+        )
+    window, sink = [*map(int, sizes), *_SIZES[len(sizes) :]]
+    return window, sink
+
+
+def reference_name(reference: str, window: int | None = None, sink: int | None = None) -> str:
+    """A reference as results name it, with other sizes of `window` where these are given.
+
+    >>> reference_name("window"), reference_name("window", 128, 8), reference_name("mean")
+    ('window:64', 'window:128:8', 'mean')
+    """
+    sizes = window_of(reference)
+    if sizes is None:
+        if window is not None or sink is not None:
+            raise HeadwiseError(
+                f"window and sink are sizes of the reference 'window'; the reference here is {reference!r}"
+            )
+        return reference
+    last, first = (given if new is None else new for given, new in zip(sizes, (window, sink), strict=True))
+    sizes = window_of(f"{WINDOW}:{last}:{first}")  # checks what was given
+    return f"{WINDOW}:{last}" if first == _SIZES[1] else f"{WINDOW}:{last}:{first}"
+
+
 def ablation_name(reference: str) -> str:
     """What an ablation type is called in sentences and titles.
 
     >>> ablation_name("position_mean"), ablation_name("patch")
     ('position mean ablation', 'counterfactual patching')
+    >>> ablation_name("window:128")
+    'window ablation (first 4 and last 128 tokens)'
     """
+    if sizes := window_of(reference):
+        window, sink = sizes
+        return f"window ablation (first {sink} and last {window} tokens)"
     return "counterfactual patching" if reference == "patch" else f"{reference.replace('_', ' ')} ablation"
 
 

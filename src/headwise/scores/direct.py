@@ -8,6 +8,7 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
+from headwise.model.measure.references import check_stored
 from headwise.model.outputs.readout import Readout, rounding
 from headwise.model.tokens.encode import Row
 from headwise.scores.registry import Setup, register
@@ -37,6 +38,7 @@ def direct(setup: Setup) -> np.ndarray:
             f"the method 'direct' decomposes a logit difference, but the metric is {setup.metric.name!r}; "
             "use the metric logit_diff and examples with foils"
         )
+    check_stored(setup.reference, "direct contributions")
     readout = Readout(setup.model, setup.layout.modules)
     engine = setup.engine()
     groups = engine.table.groups
@@ -52,6 +54,7 @@ def direct(setup: Setup) -> np.ndarray:
         for of, vector in readout.towards(reading, direction):
             away = reading.modules[of][:, :, None] if isinstance(of, Head) else reading.z[of].double()
             if block.references is not None:
+                assert isinstance(block.references, dict)
                 away = away - _at(block.references[of], positions).double()
             if block.mask is not None:
                 away = away * block.mask.gather(1, positions)[:, :, None, None]

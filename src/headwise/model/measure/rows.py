@@ -21,16 +21,18 @@ from headwise.model.forward.decode import Past
 from headwise.model.forward.gate import HeadGates, per_query_head
 from headwise.model.forward.run import Pass
 from headwise.model.forward.schedule import blocks_of_rows
+from headwise.model.forward.short_view import ShortView
 from headwise.model.measure.positions import Positions, acting, check_positions
 from headwise.model.measure.references import (
-    REFERENCES,
     ReferenceName,
     ReferenceSource,
     donor_rows,
     first_differences,
+    reference_named,
 )
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.tokens.encode import Needs, Row, Scored, batch_of, encode_rows, pad_right
+from headwise.names import window_of
 from headwise.settings import Count, Seed, Settings
 from headwise.tasks.examples import Task
 
@@ -45,7 +47,8 @@ class Block:
     rows: list[Row]
     tensors: dict[str, Tensor]
     mask: Tensor | None = None  # S, T: where gates act; None is everywhere
-    references: dict[Any, Tensor] | None = None  # layer, MLP or input -> broadcastable to S, T, H, D
+    references: dict[Any, Tensor] | ShortView | None = None
+    """Layer, MLP or input -> broadcastable to `[S, T, H, D]`; None for zero. A short view is computed in each pass."""
     modules: dict[Head, nn.Module] = field(default_factory=dict)
     """MLPs and the embeddings, where they are gated."""
     groups: Tensor | None = None
@@ -76,9 +79,8 @@ class Block:
         first, references, past = 0, self.references, None
         if hooks is not None and position:
             first, past = position, Past.read(hooks, self.tensors["ids"][:, :position])
-            references = references and {
-                of: r if r.dim() == 2 else r[..., first:, :, :] for of, r in references.items()
-            }
+            if isinstance(references, dict):
+                references = {of: r if r.dim() == 2 else r[..., first:, :, :] for of, r in references.items()}
         ids = self.tensors["ids"][:, first:]
         tensors = {**self.tensors, "ids": ids, "positions": self.tensors["positions"] - first}
         mask = torch.arange(ids.shape[1], device=ids.device) == position - first
@@ -97,7 +99,7 @@ class Block:
             for component, module in self.modules.items()
             if component not in leave
         }
-        return self.pass_(times, heads=heads, modules=modules, shared=shared)
+        return self.pass_(times, heads=heads, attention=heads.attention, modules=modules, shared=shared)
 
     def scored(self, logits: Tensor, full: Tensor | None = None) -> Scored:
         """`logits` of this block's rows, repeated any number of times."""
@@ -111,7 +113,8 @@ class MeasureSettings(Settings):
     """What replaces an ablated head, where gates act, and how much runs at once."""
 
     reference: ReferenceName = "zero"
-    """What replaces an ablated head: zero, mean, position_mean, resample, patch, or a plug-in's."""
+    """What replaces an ablated head: zero, mean, position_mean, resample, patch, window (`window:128:8`: it sees the
+    last 128 tokens and the first 8), or a plug-in's."""
     positions: Positions = "all"
     """Where gates act: `all`, from the `last` prompt token on, token positions (negative ones count from the end of the
     prompt), the name of a span, or of several."""
@@ -138,10 +141,18 @@ class Rows:
         self._components = tuple(layout.modules)
         self._modules = model.modules(self._components)
         source = ReferenceSource(
-            model, task, self.all, reference_task, settings.seed, tokens, self._components
+            model,
+            task,
+            self.all,
+            reference_task,
+            settings.seed,
+            tokens,
+            self._components,
+            window_of(settings.reference),
         )
-        reference = REFERENCES.get(settings.reference)(source)
+        reference = reference_named(settings.reference)(source)
         self._donors = donor_rows(source, reference) if isinstance(reference, list) else None
+        self._view = reference if isinstance(reference, ShortView) else None
         self._outputs: dict[Any, Tensor] | None = None
         if isinstance(reference, dict):
             self._outputs = reference
@@ -166,6 +177,8 @@ class Rows:
         if self._donors is not None:
             donors = [self._donors[n] for n in numbers]
             block.references = self.model.outputs(pad_right(donors), components=self._components)
+        elif self._view is not None:
+            block.references = self._view
         elif self._outputs is not None:
             block.references = {k: z[:length] if z.dim() == 3 else z for k, z in self._outputs.items()}
         block.mask = None if bool(mask.all()) else mask.to(self.model.device)
@@ -177,6 +190,8 @@ class Rows:
         mask = acting(self.model.text, self.task, rows, length, self.positions)
         if self._donors is not None:
             mask &= first_differences(rows, [self._donors[n] for n in numbers], length)
+        if self._view is not None:  # before, the short view is the whole one
+            mask &= torch.arange(length) >= self._view.sink + self._view.window
         return mask
 
     def _check_outputs(self, reference: str) -> None:

@@ -21,7 +21,7 @@ from headwise.model.verify.components import (
     verified_embeddings,
     verified_mlps,
 )
-from headwise.model.verify.shortcuts import Decoding, decoding, past_works
+from headwise.model.verify.shortcuts import Decoding, decoding, past_works, short_view_problem
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ class Capabilities:
     def past(self) -> bool:
         """Rows of one batch may go on from the keys and values of their first tokens, which are run once."""
         return past_works(self.hooks, self.share_rows)
+
+    @cached_property
+    def no_short_view(self) -> str:
+        """Why heads cannot be given a short view of their prompt (the reference `window`); empty where they can."""
+        return short_view_problem(self.hooks)
 
     @cached_property
     def mlps(self) -> tuple[nn.Module, ...]:

@@ -14,6 +14,7 @@ from headwise.metrics.leading_space import note_leading_space
 from headwise.model.edges.contributions import THE_INPUT, writing_order
 from headwise.model.edges.parts import Parts, take_apart
 from headwise.model.measure.positions import chosen_spans
+from headwise.model.measure.references import check_stored
 from headwise.model.measure.rows import MeasureSettings
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
@@ -77,6 +78,7 @@ def edges(
             "kv_heads is no component of edges: a key/value head writes nothing itself; name what reads, such as "
             "into='L3KV1.K'"
         )
+    check_stored(reference, "the edges")
     measured = metric_named(metric or task.metric)
     _check_metric(chosen, measured)
     parts = take_apart(model)

@@ -181,4 +181,6 @@ def all_sets(
 def values_at(kept: Iterable[Kept], far: int) -> tuple[np.ndarray, np.ndarray]:
     """Metric and right answers per example at so many key/value heads, the mean over draws of a control."""
     rows = [(one, int(np.flatnonzero(one.curve.k == far)[0])) for one in kept]
-    return np.mean([one.curve.values[i] for one, i in rows], axis=0), np.mean([one.right[i] for one, i in rows], axis=0)
+    return np.mean([one.curve.values[i] for one, i in rows], axis=0), np.mean(
+        [one.right[i] for one, i in rows], axis=0
+    )

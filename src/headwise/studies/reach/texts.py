@@ -31,7 +31,9 @@ def text_task(model: Model, source: str, length: int, n: int, seed: int) -> Task
             words += next(sentences).split()
         for part in range(1, PARTS + 1):
             wanted = length * part // PARTS
-            cut = min(end, int(1.1 * end * wanted / tokens))  # words and tokens grow together: start a little late
+            cut = min(
+                end, int(1.1 * end * wanted / tokens)
+            )  # words and tokens grow together: start a little late
             while cut > 1 and len(model.tokens(" ".join(words[:cut]))) > wanted:
                 cut -= 1
             prompt, target = " ".join(words[:cut]), " " + " ".join(words[cut : cut + SCORED])
