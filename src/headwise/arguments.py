@@ -1,6 +1,7 @@
 """Checks of the arguments of `hw.load`, `hw.score` and the other calls: a name has the same values in all of them.
 
 `headwise/__init__.py` puts `checked` around every public function. An argument that is None by default may be None.
+`window` and `sink` beside the reference `window` become part of its name, in every call that has a reference.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from headwise.errors import HeadwiseError, quoted
 from headwise.files import user_path
+from headwise.names import WINDOW, reference_name
 from headwise.settings import Count, Seed, Settings, passes
 
 
@@ -96,6 +98,10 @@ def checked(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def with_checks(*args: Any, **options: Any) -> Any:
+        sizes = {"window", "sink"} - parameters.keys()
+        if str(options.get("reference")).startswith(WINDOW) and sizes & options.keys():
+            given = {name: options.pop(name) for name in sizes & options.keys()}
+            options["reference"] = reference_name(options["reference"], **given)
         try:
             bound = signature.bind(*args, **options)
         except TypeError:  # Python says what is wrong

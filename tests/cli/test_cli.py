@@ -167,7 +167,7 @@ def test_score_writes_the_contracts_files_and_a_figure(folder, tmp_path, here, m
 
 
 def test_score_by_nested_masks_ranks_every_component(folder, tmp_path, here):
-    options = ["--set", "method_options.rows=40", "--set", 'method_options.components=["heads", "mlps"]']
+    options = ["--set", "method_options.rows=40", "--components", "heads", "--components", "mlps"]
     # One ending and one answer for all: what the components of a random model do to one, they do to every example.
     examples = hw.task("induction", 24).examples
     answers = {"target": examples[0].target, "foils": examples[0].foils}
@@ -186,6 +186,22 @@ def test_score_by_nested_masks_ranks_every_component(folder, tmp_path, here):
     np.testing.assert_allclose(ranks, (np.arange(20) + 1) / 20)
     assert "the ten largest of 20" in done.stdout
     assert not (tmp_path / "run/partial").exists()
+
+
+def test_scores_and_circuits_of_key_value_heads(folder, tmp_path, here):
+    """The study `circuits` ranks and sweeps what its methods score."""
+    about = ["induction", "--components", "kv_heads", "--device", "cpu", "--out"]
+    done = here("score", folder, *about, tmp_path / "run", "-n", 6)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_parquet(tmp_path / "run/tables/scores.parquet")
+    assert table["head"].tolist() == [-1000, -1001] * 4
+    assert "L0KV1" in done.stdout
+    more = ["-n", 8, "--method", "ablation", "--set", "refits=0"]
+    done = here("run", "circuits", folder, *about, tmp_path / "circuits", *more)
+    assert done.returncode == 0, done.stderr
+    assert pd.read_parquet(tmp_path / "circuits/tables/curves.parquet")["k"].max() == 8
+    refused = here("score", folder, *about, tmp_path / "no", "--components", "heads")
+    assert "ask for kv_heads alone" in refused.stderr
 
 
 def test_the_chunk_size_is_stored_in_the_run(folder, tmp_path, here):

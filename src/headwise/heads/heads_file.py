@@ -17,10 +17,10 @@ import pandas as pd
 
 from headwise.bounded import MOST_TEXT, read_parquet, regular
 from headwise.errors import HeadwiseError, flag, hint
-from headwise.heads.components import kinds_of
+from headwise.heads.components import check_together, kinds_of
 from headwise.heads.head import Head, Order, head_list, heads_of, ranked
 from headwise.heads.scores import Scores
-from headwise.names import INPUT
+from headwise.names import INPUT, KV, MLP
 
 log = logging.getLogger("headwise")
 
@@ -204,6 +204,7 @@ def _from_run(
     table = _checked(path, table)
     values, names = grid(table), maps.iloc[0].astype(str)
     stderr = grid(table, "stderr") if "stderr" in table else np.full_like(values, np.nan)
+    check_together(kinds_of(heads_of(table)))
     scores = Scores(values, stderr, values[None], names["model"], names["task"], names["method"])
     return replace(scores, components=kinds_of(heads_of(table)))
 
@@ -212,8 +213,10 @@ def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     """The table, if every row is one head with its number: a negative layer would count from the end in silence."""
     for name in ("layer", "head"):
         numbers = pd.to_numeric(table[name], errors="coerce")
-        least = INPUT if name == "head" and "component" in table else 0
-        if numbers.isna().any() or (numbers % 1 != 0).any() or not numbers.between(least, 99_999).all():
+        whole = (numbers % 1 == 0) & numbers.between(0, 99_999)
+        if name == "head" and "component" in table:
+            whole |= numbers.isin([*range(KV - 999, KV + 1), INPUT, MLP])
+        if not whole.all():
             raise HeadwiseError(
                 f"{path}: the column {name!r} must hold whole numbers from 0; give a run's scores.parquet"
             )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headwise.display import html_facts
 from headwise.errors import HeadwiseError, unknown, warn_once
-from headwise.heads import HEADS, Head, Layout, chosen_gates, head_list
+from headwise.heads import HEADS, KV_HEADS, Head, Layout, Order, chosen_gates, head_list
 from headwise.model.forward.gate import by_token, same_gates
 from headwise.model.forward.run import Output, Pass, run
 from headwise.model.forward.schedule import batches, example_too_large, in_halves
@@ -29,7 +29,7 @@ from headwise.model.tokens.encode import pad_right
 from headwise.model.tokens.text import Text
 from headwise.model.verify.capabilities import Capabilities
 from headwise.model.verify.proof import Proof
-from headwise.names import MLP
+from headwise.names import MLP, component_kind
 from headwise.several import several
 
 FEW_FOR_MEAN = 16
@@ -124,8 +124,9 @@ class Model:
         return self.hooks.exists
 
     def layout(self, components: Iterable[str] = HEADS) -> Layout:
-        """Which cells of gates and scores are components of these kinds: heads, mlps, input."""
-        return Layout.of(self.exists, components)
+        """Which cells of gates and scores are components of these kinds: heads, mlps, input; or kv_heads."""
+        kinds = several(components)
+        return Layout.of(self.exists, kinds, self.capabilities.groups if "kv_heads" in kinds else None)
 
     def modules(self, components: Iterable[Head]) -> dict[Head, nn.Module]:
         """The module of each MLP, and of the embeddings, among these components."""
@@ -135,6 +136,20 @@ class Model:
     def heads(self) -> list[Head]:
         """Every head, layer by layer."""
         return [Head(int(layer), int(head)) for layer, head in np.argwhere(self.exists)]
+
+    def query_heads(self, heads: Any) -> Order:
+        """These heads, with every query head of its group in the place of a key/value head (`L12KV1`)."""
+        listed, found = head_list(heads), []
+        for head in listed:
+            if component_kind(head.head) == "kv_head":
+                layout = self.layout(KV_HEADS)
+                layout.check([head], self.name)
+                layer, kv = head.cell
+                members = self.exists[layer] & (self.capabilities.groups[layer] == kv)
+                found += [Head(layer, int(member)) for member in np.flatnonzero(members)]
+            else:
+                found.append(head)
+        return found
 
     def check_heads(self, heads: Iterable[Head]) -> None:
         """Raise a `HeadwiseError` for what is not a head of this model."""
@@ -188,10 +203,13 @@ class Model:
     def gates(self, gates: Any = None, *, ablate: Any = None, keep: Any = None) -> np.ndarray:
         """Gates `[L, H]` or `[V, L, H]` for this model: an array, or heads to ablate, or the only heads to keep.
 
+        A key/value head (`L3KV1`) stands for all query heads of its group.
+
         >>> model.gates(ablate=["L3H2", "L5H0"])                              # doctest: +SKIP
         """
+        ablate, keep = (None if heads is None else self.query_heads(heads) for heads in (ablate, keep))
         for heads in (ablate, keep):
-            self.check_heads([] if heads is None else head_list(heads))
+            self.check_heads(heads or [])
         chosen = chosen_gates(self.shape, gates, ablate, keep)
         if chosen.ndim not in (2, 3) or chosen.shape[-2:] != self.shape or not len(chosen):
             sizes = f"{self.shape[0]}, {self.shape[1]}"

@@ -224,16 +224,16 @@ def test_running_out_of_memory_halves_the_batch_and_changes_no_text(llama, monke
     whole = hw.generate(llama, PROMPTS, gates, max_new_tokens=6)
     logits = Batch.logits
 
-    def tight(batch, heads=None):
+    def tight(batch, heads=None, **more):
         if len(batch) > 3:
             raise torch.OutOfMemoryError("no room")
-        return logits(batch, heads)
+        return logits(batch, heads, **more)
 
     monkeypatch.setattr(Batch, "logits", tight)
     written = hw.generate(llama, PROMPTS, gates, max_new_tokens=6)
     assert written.tokens == whole.tokens
     assert 1 < max(written.passes) <= 3
-    monkeypatch.setattr(Batch, "logits", lambda batch, heads: tight([0] * 9))
+    monkeypatch.setattr(Batch, "logits", lambda batch, **more: tight([0] * 9))
     with pytest.raises(HeadwiseError, match="does not fit into memory even alone"):
         hw.generate(llama, PROMPTS, gates, max_new_tokens=6)
 

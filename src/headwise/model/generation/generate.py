@@ -23,12 +23,13 @@ from headwise.heads import gate_numbers, ones
 from headwise.model.forward.decode import Batch
 from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.schedule import in_halves
+from headwise.model.forward.short_view import ShortView
 from headwise.model.generation.prompts import Prompt, continuation, encode_prompts, end_tokens
 from headwise.model.measure.positions import ANSWERED
+from headwise.model.measure.references import short_view
 from headwise.model.measure.rows import MeasureSettings
-from headwise.model.sites.attention_function import HeadHook
 from headwise.model.tokens.text import common_prefix
-from headwise.names import ablation_name
+from headwise.names import ablation_name, reference_name, window_of
 from headwise.progress import Progress, reporting
 from headwise.several import several
 
@@ -106,6 +107,8 @@ def generate(
     chat: bool = False,
     stop: str | Sequence[str] = (),
     reference: str | None = None,
+    window: int | None = None,
+    sink: int | None = None,
     positions: str = "all",
     reference_prompts: Prompt | Sequence[Prompt] | TaskLike | None = None,
     shifts: np.ndarray | None = None,
@@ -122,15 +125,16 @@ def generate(
     chat: prompts are put into the tokenizer's chat template; a prompt may then be a list of messages. Prompts
         that are in the template already, as those of a task of chats are, stay as they are.
     stop: texts end before any of these.
-    reference: `zero`, or `mean` over all tokens of `reference_prompts` (by default the prompts themselves). Without it,
-        `mean` if `reference_prompts` are given, else `zero`.
+    reference: `zero`, `mean` over all tokens of `reference_prompts` (by default the prompts themselves), or `window`:
+        the head sees the last `window=64` tokens and the first `sink=4`. Without it, `mean` if `reference_prompts` are
+        given, else `zero`.
     positions: gates act at `all` positions, or from the `last` prompt token on.
     shifts: `[L, H, D]` or `[V, L, H, D]`, added to the heads' outputs after the gates, where these act.
     batch_tokens: most tokens in one batch; halved when memory runs out.
     progress: False for no progress bar.
     """
     reference = reference or ("zero" if reference_prompts is None else "mean")
-    _check(reference, positions)
+    reference = _checked_reference(reference_name(reference, window, sink), positions)
     from headwise.tasks.opening import prompts_of
 
     prompts = prompts_of(prompts, model)
@@ -142,10 +146,13 @@ def generate(
     # The last token is written, but never read.
     encoded = encode_prompts(model, prompts, chat, room=max_new_tokens - 1)
     budget = batch_tokens or model.batch_tokens
-    means = None
+    replaced_by: dict[Any, Tensor] | ShortView | None = None
     if reference == "mean":
         texts = encoded if reference_prompts is None else encode_prompts(model, reference_prompts, chat)
-        means = model.mean_outputs(texts, batch_tokens=budget)
+        replaced_by = model.mean_outputs(texts, batch_tokens=budget)
+    elif sizes := window_of(reference):
+        longest = max(map(len, encoded), default=0) + max_new_tokens - 1
+        replaced_by = short_view(model, *sizes, longest, "text")
     draws = [uniforms(seed, e, max_new_tokens) for e in range(len(encoded))]
     checked_gates, checked_shifts = _checked_variants(model, gates, shifts)
     if ablate is not None or keep is not None:
@@ -155,7 +162,7 @@ def generate(
         prompts=encoded,
         gates=checked_gates,
         shifts=checked_shifts,
-        means=means,
+        reference=replaced_by,
         only_answers=positions == "last",
         max_new_tokens=max_new_tokens,
         choose=lambda logits, draws: choose(logits, temperature, top_p, draws),
@@ -181,7 +188,7 @@ class _Writer:
     prompts: list[list[int]]
     gates: np.ndarray  # V, L, H
     shifts: np.ndarray | None  # V, L, H, D
-    means: dict[int, Tensor] | None
+    reference: dict[Any, Tensor] | ShortView | None
     only_answers: bool
     max_new_tokens: int
     choose: Callable[[Tensor, Tensor | None], Tensor]
@@ -257,7 +264,7 @@ class _Writer:
         rows = torch.arange(len(pairs), device=device)  # the pair of each row of the batch
         for step in range(self.max_new_tokens):
             mask = batch.answering() if self.only_answers else None
-            logits = batch.logits(self._head_hook(gates[variants[rows]], variants[rows], mask))
+            logits = batch.logits(**self._edits(gates[variants[rows]], variants[rows], mask))
             self.passes.append(len(batch))
             chosen = self.choose(logits, None if draws is None else draws[examples[rows], step])
             for row, token in zip(rows.tolist(), chosen.tolist(), strict=True):
@@ -286,12 +293,11 @@ class _Writer:
         shared = common_prefix(*(prompt[:-1] for prompt in prompts))  # each row keeps a token to read
         return shared if shared >= LEAST_SHARED else 0
 
-    def _head_hook(self, gates: Tensor, variants: Tensor, mask: Tensor | None) -> HeadHook | None:
-        """Applies the gates `[B, L, H]` and shifts of the rows, at the positions `mask[T]`."""
+    def _edits(self, gates: Tensor, variants: Tensor, mask: Tensor | None) -> dict[str, Any]:
+        """What applies the gates `[B, L, H]` and shifts of the rows, at the positions `mask[T]`: fields of `Pass`."""
         if not self.gated and not self.layer_shifts:
-            return None
-        layers = self.gated | set(self.layer_shifts)
-        gate = HeadGates(gates, layers, self.means, None if mask is None else mask[None])
+            return {}
+        gate = HeadGates(gates, self.gated, self.reference, None if mask is None else mask[None])
 
         def hook(layer: int, z: Tensor) -> Tensor:
             z = gate(layer, z)
@@ -303,7 +309,7 @@ class _Writer:
                 z = z + (shift if mask is None else shift * mask.to(z.device)[None, :, None, None])
             return z
 
-        return hook
+        return {"heads": hook, "attention": gate.attention}
 
     def _text(self, prompt: int, ids: list[int]) -> tuple[str, bool]:
         """The generated text up to the first stop string, and whether it has one."""
@@ -315,14 +321,15 @@ class _Writer:
 # ---- checks -----------------------------------------------------------------------------------------------
 
 
-def _check(reference: str, positions: str) -> None:
+def _checked_reference(reference: str, positions: str) -> str:
     MeasureSettings(reference=reference)
     if positions not in ANSWERED:
         raise unknown("positions", positions, ANSWERED)
-    if reference not in ("zero", "mean"):
+    if reference not in ("zero", "mean") and not window_of(reference):
         raise HeadwiseError(
-            f"the reference {reference!r} is not available in generation; use 'zero' or 'mean'"
+            f"the reference {reference!r} is not available in generation; use 'zero', 'mean' or 'window'"
         )
+    return reference
 
 
 def _checked_variants(
