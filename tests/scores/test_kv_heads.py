@@ -11,6 +11,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, lone_gates, mask_gates, single_gates
 from headwise.metrics import metric
 from headwise.model.forward.run import Pass, run
+from headwise.model.generation.streaming import Streaming
 from headwise.model.measure.engine import Engine
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.verify.components import query_groups
@@ -19,7 +20,7 @@ from headwise.tasks import Example, Task
 from helpers import word_task
 
 KV = ["kv_heads"]
-REFERENCES = ["zero", "mean", "position_mean", "patch", "resample"]
+REFERENCES = ["zero", "mean", "position_mean", "patch", "resample", "window:2:1"]
 FAMILIES = ["llama", "gemma2", "gpt_oss", "mimo_v2_flash", "falcon", "gpt_bigcode", "gpt2"]
 """Groups of two; a norm after attention; sinks; layers with different groups; one group for all heads, read by a
 projection hook and by the attention function; no groups."""
@@ -243,6 +244,10 @@ def test_where_heads_are_named_a_key_value_head_stands_for_its_query_heads(tiny)
     ]
     assert both[0].texts == both[1].texts
     assert tiny.query_heads(["L2H3", "L1KV0"]) == [(2, 3), (1, 0), (1, 1)]
+    far = [Streaming(tiny, heads, 4, 64)._far for heads in (["L1H2", "L1H3"], ["L1KV1"])]
+    assert all(
+        torch.equal(*pair) for layer in far[0] for pair in zip(far[0][layer], far[1][layer], strict=True)
+    )
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------
@@ -274,7 +279,8 @@ def test_a_key_value_head_that_the_model_does_not_have_is_refused(tiny):
         lambda: tiny.gates(ablate=["L1KV2"]),
     ):
         with pytest.raises(
-            HeadwiseError, match="tiny has no component L1KV2; it has 4 layers of up to 2 key/value"
+            HeadwiseError,
+            match="tiny has no component L1KV2; it has 8 components in 4 layers of up to 2 key/value",
         ):
             call()
     with pytest.raises(HeadwiseError, match=r"no component L1H0.*asked for are kv_heads"):

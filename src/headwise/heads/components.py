@@ -133,9 +133,11 @@ class Layout:
             if one not in known:
                 layers, heads = self.shape
                 heads -= _EXTRA if has_others(self.components) else 0
-                others = one.head < 0 or self.groups is not None
-                asked = f"; the components asked for are {', '.join(self.components)}" if others else ""
+                what, of, asked = "head", "", ""
+                if one.head < 0 or self.groups is not None:
+                    what, of = "component", " heads" if self.groups is None else " key/value heads"
+                    asked = f"; the components asked for are {', '.join(self.components)}"
                 raise HeadwiseError(
-                    f"{model} has no {'component' if others else 'head'} {Head(*one)}; it has {layers} layers of "
-                    f"up to {heads} {'heads' if self.groups is None else 'key/value heads'}, both counted from 0{asked}"
+                    f"{model} has no {what} {Head(*one)}; it has {len(known)} {what}s in {layers} layers of up to "
+                    f"{heads}{of}, both counted from 0{asked}"
                 )

@@ -26,7 +26,7 @@ from headwise.model.sites.patch import frozen
 from headwise.model.sites.probe import entry_device, stored, weight_dtype
 from headwise.model.sparse import adapter
 from headwise.model.tokens.encode import pad_right
-from headwise.model.tokens.text import Text
+from headwise.model.tokens.text import Text, context_length
 from headwise.model.verify.capabilities import Capabilities
 from headwise.model.verify.proof import Proof
 from headwise.names import MLP, component_kind
@@ -65,7 +65,7 @@ class Model:
         """How another process loads the same model; a live model has none."""
         self._text = text
         if text is not None:
-            text.vocabulary, text.longest = self.embedded_tokens, _positions(hf)
+            text.vocabulary, text.longest = self.embedded_tokens, context_length(hf.config)
 
     step_key = property(lambda self: (self.name, self.fingerprint, self.dtype_name))  # results carry the name
 
@@ -138,29 +138,21 @@ class Model:
         return [Head(int(layer), int(head)) for layer, head in np.argwhere(self.exists)]
 
     def query_heads(self, heads: Any) -> Order:
-        """These heads, with every query head of its group in the place of a key/value head (`L12KV1`)."""
-        listed, found = head_list(heads), []
-        for head in listed:
+        """These heads of the model, with every query head of its group in the place of a key/value head (`L12KV1`)."""
+        found: Order = []
+        for head in head_list(heads):
             if component_kind(head.head) == "kv_head":
-                layout = self.layout(KV_HEADS)
-                layout.check([head], self.name)
-                layer, kv = head.cell
-                members = self.exists[layer] & (self.capabilities.groups[layer] == kv)
-                found += [Head(layer, int(member)) for member in np.flatnonzero(members)]
+                self.layout(KV_HEADS).check([head], self.name)
+                members = self.exists[head.layer] & (self.capabilities.groups[head.layer] == head.cell[1])
+                found += [Head(head.layer, int(member)) for member in np.flatnonzero(members)]
             else:
                 found.append(head)
+        self.check_heads(found)
         return found
 
     def check_heads(self, heads: Iterable[Head]) -> None:
         """Raise a `HeadwiseError` for what is not a head of this model."""
-        existing = set(self.heads())
-        for head in heads:
-            if head not in existing:
-                layers, most = self.shape
-                raise HeadwiseError(
-                    f"{self.name} has no head {Head(*head)}; it has {len(existing)} heads in {layers} layers of "
-                    f"up to {most}, both counted from 0"
-                )
+        self.layout().check(heads, self.name)
 
     def check_token_ids(self, ids: Iterable[int], prompt: int) -> None:
         """Raise a `HeadwiseError` for an id that the model has no embedding for; `prompt`: its number, from 0."""
@@ -208,8 +200,6 @@ class Model:
         >>> model.gates(ablate=["L3H2", "L5H0"])                              # doctest: +SKIP
         """
         ablate, keep = (None if heads is None else self.query_heads(heads) for heads in (ablate, keep))
-        for heads in (ablate, keep):
-            self.check_heads(heads or [])
         chosen = chosen_gates(self.shape, gates, ablate, keep)
         if chosen.ndim not in (2, 3) or chosen.shape[-2:] != self.shape or not len(chosen):
             sizes = f"{self.shape[0]}, {self.shape[1]}"
@@ -276,8 +266,8 @@ class Model:
     def streaming(self, heads: Any, *, sink: int = 4, window: int = 64) -> Iterator[Any]:
         """While this holds, only `heads` see the whole context; gives the KV cache, which stores no more than that.
 
-        heads: the query heads that need to see far, such as ["L12H3"]; with a head its key/value head keeps everything.
-            All other key/value heads store the first `sink` tokens and the last `window`.
+        heads: the heads that need to see far, such as ["L12H3"] or ["L12KV1"]; with a head its key/value head keeps
+            everything. All other key/value heads store the first `sink` tokens and the last `window`.
 
         >>> with model.streaming(["L12H3"]) as cache:                         # doctest: +SKIP
         ...     model.hf.generate(**inputs, past_key_values=cache)
@@ -407,27 +397,3 @@ def _rows(embedding: Any) -> int | None:
     """The number of rows of a plain embedding table."""
     weight = getattr(embedding, "weight", None)
     return len(weight) if isinstance(weight, Tensor) else None
-
-
-def _positions(hf: nn.Module) -> int | None:
-    """The context length in tokens; None where the configuration has no number, or positions are relative.
-
-    Rotary positions can be computed beyond it, but the model was not trained on them.
-    """
-    config = hf.config.get_text_config()  # type: ignore[operator, union-attr]
-    most = getattr(config, "max_position_embeddings", None)
-    if not isinstance(most, int) or most <= 0 or getattr(config, "alibi", False):
-        return None
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]  # one per kind of layer
-    return max(most, *(_stretched(most, kind) for kind in kinds))
-
-
-def _stretched(most: int, rope: dict[str, Any]) -> int:
-    """The context length after rotary scaling; in some configurations `most` includes the scaling already."""
-    factor, before = rope.get("factor"), rope.get("original_max_position_embeddings")
-    if not isinstance(factor, int | float):
-        return most
-    if not isinstance(before, int):
-        before = most if rope.get("rope_type", rope.get("type")) in ("linear", "dynamic", "yarn") else 0
-    return int(factor * before)

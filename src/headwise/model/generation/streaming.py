@@ -41,7 +41,6 @@ class Streaming:
     def __init__(self, model: Model, heads: Sequence[Head], sink: int, window: int) -> None:
         """heads: query heads, of which the key/value head keeps everything, or key/value heads (`L12KV1`)."""
         heads = model.query_heads(heads)
-        model.layout().check(heads, model.name)
         if sink < 0 or window < 1:
             raise HeadwiseError(f"sink is {sink} and window {window}; expected sink ≥ 0 and window ≥ 1")
         self.sink, self.window, self._hooks = sink, window, model.hooks
