@@ -74,6 +74,11 @@ def edges(
         components=tuple(several(components)),
     )
     check_stored(reference, "the edges")
+    if "kv_heads" in several(components):
+        raise HeadwiseError(
+            "kv_heads is no component of edges: a key/value head writes nothing itself; name what reads, such as "
+            "into='L3KV1.K'"
+        )
     measured = metric_named(metric or task.metric)
     _check_metric(chosen, measured)
     parts = take_apart(model)
