@@ -1,7 +1,7 @@
 """Checks of the arguments of `hw.load`, `hw.score` and the other calls: a name has the same values in all of them.
 
 `headwise/__init__.py` puts `checked` around every public function. An argument that is None by default may be None.
-`window` and `sink` beside the reference `window` become part of its name, in every call that has a reference.
+`window` and `sink` beside the reference `window` (or beside `streaming`) become part of its name.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ def checked(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def with_checks(*args: Any, **options: Any) -> Any:
-        sizes = {"window", "sink"} - parameters.keys()
-        if str(options.get("reference")).startswith(WINDOW) and sizes & options.keys():
-            given = {name: options.pop(name) for name in sizes & options.keys()}
-            options["reference"] = reference_name(options["reference"], **given)
+        reference = options.get("reference") or (WINDOW if "streaming" in options else "")
+        sizes = {"window", "sink"} & options.keys()
+        if sizes and isinstance(reference, str) and reference.startswith(WINDOW):
+            options["reference"] = reference_name(reference, **{name: options.pop(name) for name in sizes})
         try:
             bound = signature.bind(*args, **options)
         except TypeError:  # Python says what is wrong

@@ -169,7 +169,7 @@ def server(desk: Desk) -> Any:
                 half=half,
                 method=method,
                 metric=scores.metric,
-                reference=reference,
+                reference=scores.reference,
                 n=scores.n,
                 of=len(table),
                 significant=int((table["q"] < 0.05).sum()),
@@ -320,7 +320,7 @@ def server(desk: Desk) -> Any:
                 verdict=found.verdict,
                 sentence=found.sentence,
                 n=len(made),
-                reference=reference,
+                reference=found.reference,
                 checks=checks,
             )
 

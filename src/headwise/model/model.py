@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,18 @@ from torch import Tensor, nn
 from headwise.display import html_facts
 from headwise.errors import HeadwiseError, unknown, warn_once
 from headwise.heads import HEADS, KV_HEADS, Head, Layout, Order, chosen_gates, head_list
+from headwise.heads.heads_file import named_heads
+from headwise.heads.patterns import save_pattern
 from headwise.model.forward.gate import by_token, same_gates
 from headwise.model.forward.run import Output, Pass, run
 from headwise.model.forward.schedule import batches, example_too_large, in_halves
 from headwise.model.origin import Origin, replica
 from headwise.model.sites.head_hooks import HeadHooks, UserHook
 from headwise.model.sites.patch import frozen
-from headwise.model.sites.probe import entry_device, stored, weight_dtype
+from headwise.model.sites.probe import context_length, embedded_rows, entry_device, weight_dtype, weights_hash
 from headwise.model.sparse import adapter
 from headwise.model.tokens.encode import pad_right
-from headwise.model.tokens.text import Text, context_length
+from headwise.model.tokens.text import Text
 from headwise.model.verify.capabilities import Capabilities
 from headwise.model.verify.proof import Proof
 from headwise.names import MLP, component_kind
@@ -35,7 +37,6 @@ from headwise.several import several
 FEW_FOR_MEAN = 16
 """A mean output over fewer examples is announced."""
 log = logging.getLogger(__name__)
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Model:
@@ -65,7 +66,7 @@ class Model:
         """How another process loads the same model; a live model has none."""
         self._text = text
         if text is not None:
-            text.vocabulary, text.longest = self.embedded_tokens, context_length(hf.config)
+            text.vocabulary, text.longest = self.embedded_tokens, context_length(hf)
 
     step_key = property(lambda self: (self.name, self.fingerprint, self.dtype_name))  # results carry the name
 
@@ -184,13 +185,13 @@ class Model:
     @property
     def vocabulary(self) -> int:
         """Number of tokens that have a logit."""
-        rows = _rows(self.hf.get_output_embeddings())  # type: ignore[operator]
+        rows = embedded_rows(self.hf.get_output_embeddings())  # type: ignore[operator]
         return rows or int(self.hf.config.get_text_config().vocab_size)  # type: ignore[operator, union-attr]
 
     @property
     def embedded_tokens(self) -> int | None:
         """Number of tokens that have an input embedding; None where the model has no plain embedding table."""
-        return _rows(self.hf.get_input_embeddings())  # type: ignore[operator]
+        return embedded_rows(self.hf.get_input_embeddings())  # type: ignore[operator]
 
     def gates(self, gates: Any = None, *, ablate: Any = None, keep: Any = None) -> np.ndarray:
         """Gates `[L, H]` or `[V, L, H]` for this model: an array, or heads to ablate, or the only heads to keep.
@@ -262,22 +263,31 @@ class Model:
         """
         return self.hooks.hook(hook)
 
-    @contextmanager
-    def streaming(self, heads: Any, *, sink: int = 4, window: int = 64) -> Iterator[Any]:
+    def streaming(
+        self, heads: Any, k: int | None = None, *, sink: int | None = None, window: int | None = None
+    ) -> AbstractContextManager[Any]:
         """While this holds, only `heads` see the whole context; gives the KV cache, which stores no more than that.
 
-        heads: the heads that need to see far, such as ["L12H3"] or ["L12KV1"]; with a head its key/value head keeps
-            everything. All other key/value heads store the first `sink` tokens and the last `window`.
+        heads: the query heads that need to see far, such as ["L12H3"], of which the key/value head then keeps
+            everything, or key/value heads (`L12KV1`); scores or a run, of which the first `k` are meant; a heads file;
+            a pattern of DuoAttention. All other key/value heads store the first `sink` tokens and the last `window`:
+            by default 4 and 64, or what stands beside the pattern.
 
         >>> with model.streaming(["L12H3"]) as cache:                         # doctest: +SKIP
         ...     model.hf.generate(**inputs, past_key_values=cache)
         """
         # Imported here because it takes seconds, and commands that load no model should not wait for it.
-        from headwise.model.generation.streaming import Streaming
+        from headwise.model.generation.streaming import streaming_of
 
-        streaming = Streaming(self, head_list(heads), sink, window)
-        with streaming.attached():
-            yield streaming.cache()
+        return streaming_of(self, heads, k, sink, window).attached()
+
+    def save_pattern(
+        self, heads: Any, folder: str | Path, k: int | None = None, *, sink: int = 4, window: int = 64
+    ) -> Path:
+        """Write the heads that `streaming` takes, and its sizes, as a folder that DuoAttention and `streaming` read."""
+        far = self.query_heads(named_heads(heads, k, self.name, self.heads()))
+        self.check_heads(far)
+        return save_pattern(far, self.capabilities.groups, folder, sink, window)
 
     def frozen(self) -> AbstractContextManager[None]:
         """While this holds, no weight needs a gradient."""
@@ -376,24 +386,4 @@ class Model:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the configuration and of every weight tensor (its shape, its sum, a sample of its values)."""
-        digest = hashlib.sha256()
-        config = self.hf.config.to_dict()  # type: ignore[operator, union-attr]
-        for volatile in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
-            config.pop(volatile, None)
-        digest.update(repr(sorted(config.items(), key=lambda item: item[0])).encode())
-        for name, parameter in self.hf.state_dict().items():
-            digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
-            flat = stored(self.hf, name, parameter).detach().flatten()
-            if flat.is_meta or not len(flat):
-                continue
-            sample = flat[:: max(1, len(flat) // 256)].double().cpu().numpy()
-            # Sums of whole numbers are exact, so every device and number of threads gives the same one.
-            total = flat.view(_BITS[flat.element_size()]).sum(dtype=torch.int64).item()
-            digest.update(sample.tobytes() + np.int64(total).tobytes())
-        return digest.hexdigest()[:16]
-
-
-def _rows(embedding: Any) -> int | None:
-    """The number of rows of a plain embedding table."""
-    weight = getattr(embedding, "weight", None)
-    return len(weight) if isinstance(weight, Tensor) else None
+        return weights_hash(self.hf)

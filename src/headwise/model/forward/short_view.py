@@ -12,16 +12,15 @@ own), D head size. *Places* count the tokens of a row from its first real one; p
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headwise.model.sites.attention_function import Attention, own_attention
+from headwise.model.sites.attention_function import Attention, Slots, own_attention
+from headwise.names import WINDOW, reference_name
 
-CHUNK = 512
-"""Tokens whose short view is computed at once."""
 Attend = Callable[..., Tensor]
 """From query, key, value, and what may be seen `[B or 1, 1, T, S]` (None: everything) to z `[B, T, Q, D]`. As a further
 argument the model's own mask, which then holds too."""
@@ -50,51 +49,6 @@ def masked_attention(
     return attend
 
 
-def short_attention(
-    attend: Attend,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    places: Tensor,
-    sink: int,
-    window: int,
-    always: int,
-    own: Tensor | None = None,
-    sliding: int | None = None,
-    chunk: int = CHUNK,
-) -> Tensor:
-    """z `[B, T, Q, D]` of the queries under the short view.
-
-    places: `[B or 1, S]`. always: so many first keys are given to every chunk; all keys of `sink` must be among them,
-    or among the last `window`. own: the model's mask `[B or 1, Q or 1, T, S]`; sliding: a window of the model's own
-    that no mask says.
-    """
-    count, total = query.shape[2], key.shape[2]
-    before, chunks = total - count, []
-    for low in range(0, count, chunk):
-        high = min(count, low + chunk)
-        first = min(always, before + high)
-        parts = [slice(0, first), slice(max(first, before + low - window + 1), before + high)]
-        if parts[1].start == first:
-            parts = [slice(0, before + high)]
-
-        def columns(of: Tensor, dim: int, parts: list[slice] = parts) -> Tensor:
-            cut = [of.narrow(dim, part.start, part.stop - part.start) for part in parts]
-            return cut[0] if len(cut) == 1 else torch.cat(cut, dim)
-
-        at = columns(places, 1)[:, None]  # B, 1, s
-        mine = places[:, before + low : before + high, None]  # B, t, 1
-        seen = (at >= 0) & (at <= mine) & ((at < sink) | (mine - at < window))
-        if sliding is not None:
-            seen &= mine - at < sliding
-        seen |= mine < 0  # padding sees anything, so that nothing is undefined; nobody reads it
-        of_chunk = None if own is None else columns(own[:, :, low:high], 3)
-        keys, values = columns(key, 2), columns(value, 2)
-        chunks.append(attend(query[:, :, low:high], keys, values, seen[:, None], of_chunk))
-    return chunks[0] if len(chunks) == 1 else torch.cat(chunks, 1)
-
-
 @dataclass(frozen=True)
 class ShortView:
     """The reference `window`: what a head puts out if it sees the first `sink` tokens and the last `window`, its own
@@ -106,14 +60,20 @@ class ShortView:
     """`[B, S]`, of all tokens so far; None where rows have no padding before them and all their keys are there."""
     padded: int = 0
     """Most tokens of padding before a row."""
-    chunk: int = CHUNK
+    chunk: int = 512
+    """Tokens whose view is computed at once."""
+
+    @property
+    def name(self) -> str:
+        """As results name the reference."""
+        return reference_name(WINDOW, self.window, self.sink)
 
     def of(self, attention_mask: Tensor | None) -> ShortView:
         """The same for rows with this mask `[B, S]`, 0 where tokens are padding."""
         if attention_mask is None:
             return self
         places = attention_mask.long().cumsum(1) - 1
-        return ShortView(self.sink, self.window, places, int((places < 0).sum(1).max()), self.chunk)
+        return replace(self, places=places, padded=int((places < 0).sum(1).max()))
 
     def z(
         self, implementation: str, function: Attention, call: tuple[Any, ...], options: dict[str, Any]
@@ -122,24 +82,53 @@ class ShortView:
         module, query, key, value, *rest = call
         options = dict(options)
         own = rest[0] if rest else options.pop("attention_mask", None)
-        total = key.shape[2]
-        places, dropped = self.places, 0
+        total, places, dropped = key.shape[2], self.places, 0
         if places is None:
             places = torch.arange(total, device=query.device)[None]
         else:  # a layer with a sliding window may have dropped its first keys
             dropped = places.shape[1] - total
             places = places[:, dropped:].to(query.device)
-        has_mask = isinstance(own, Tensor) and own.dim() == 4
-        return short_attention(
-            masked_attention(implementation, function, module, options),
-            query,
-            key,
-            value,
-            places=places,
-            sink=self.sink,
-            window=self.window,
-            always=max(0, self.padded + self.sink - dropped),
-            own=own[..., :total] if has_mask else None,
-            sliding=None if has_mask else options.get("sliding_window"),
-            chunk=self.chunk,
-        )
+        attend = masked_attention(implementation, function, module, options)
+        own = own[..., :total] if isinstance(own, Tensor) and own.dim() == 4 else None
+        sliding = None if own is not None else options.get("sliding_window")
+        always = max(0, self.padded + self.sink - dropped)
+        return self.attended(attend, (query, key, value), places, always, own, sliding)
+
+    def attended(
+        self,
+        attend: Attend,
+        slots: Slots,
+        places: Tensor,
+        always: int,
+        own: Tensor | None = None,
+        sliding: int | None = None,
+    ) -> Tensor:
+        """z `[B, T, Q, D]` of the queries under the short view.
+
+        places: `[B or 1, S]`. always: so many first keys are given to every chunk; the first `sink` tokens must be
+        among them, where they are not among the last `window`. own: the model's mask `[B or 1, Q or 1, T, S]`;
+        sliding: a window of the model's own that no mask says.
+        """
+        query, key, value = slots
+        before, chunks = key.shape[2] - query.shape[2], []
+        for low in range(0, query.shape[2], self.chunk):
+            high = min(query.shape[2], low + self.chunk)
+            first = min(always, before + high)
+            parts = [(0, first), (max(first, before + low - self.window + 1), before + high)]
+            if parts[1][0] == first:
+                parts = [(0, before + high)]
+
+            def columns(of: Tensor, dim: int, parts: list[tuple[int, int]] = parts) -> Tensor:
+                cut = [of.narrow(dim, start, stop - start) for start, stop in parts]
+                return cut[0] if len(cut) == 1 else torch.cat(cut, dim)
+
+            at = columns(places, 1)[:, None]  # B, 1, s
+            mine = places[:, before + low : before + high, None]  # B, t, 1
+            seen = (at >= 0) & (at <= mine) & ((at < self.sink) | (mine - at < self.window))
+            if sliding is not None:
+                seen &= mine - at < sliding
+            seen |= mine < 0  # padding sees anything, so that nothing is undefined; nobody reads it
+            of_chunk = None if own is None else columns(own[:, :, low:high], 3)
+            keys, values = columns(key, 2), columns(value, 2)
+            chunks.append(attend(query[:, :, low:high], keys, values, seen[:, None], of_chunk))
+        return chunks[0] if len(chunks) == 1 else torch.cat(chunks, 1)

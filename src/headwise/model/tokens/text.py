@@ -290,27 +290,3 @@ def _bytes() -> dict[str, int]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
-
-
-def context_length(config: Any) -> int | None:
-    """The context length in tokens; None where the configuration has no number, or positions are relative.
-
-    Rotary positions can be computed beyond it, but the model was not trained on them.
-    """
-    config = config.get_text_config()
-    most = getattr(config, "max_position_embeddings", None)
-    if not isinstance(most, int) or most <= 0 or getattr(config, "alibi", False):
-        return None
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]  # one per kind of layer
-    return max(most, *(_stretched(most, kind) for kind in kinds))
-
-
-def _stretched(most: int, rope: dict[str, Any]) -> int:
-    """The context length after rotary scaling; in some configurations `most` includes the scaling already."""
-    factor, before = rope.get("factor"), rope.get("original_max_position_embeddings")
-    if not isinstance(factor, int | float):
-        return most
-    if not isinstance(before, int):
-        before = most if rope.get("rope_type", rope.get("type")) in ("linear", "dynamic", "yarn") else 0
-    return int(factor * before)
