@@ -24,6 +24,7 @@ from headwise.errors import HeadwiseError
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.stats.intervals import share_interval
+from table import replaced
 
 SCORED = {
     "causalgym/agr_gender.json": 0,
@@ -128,6 +129,16 @@ def loading(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def page(before: str, result: dict[str, Any]) -> str:
+    """docs/outside.md with the tables of a result."""
+    return replaced(replaced(before, "loaded", loading(result)), "table", table(result))
+
+
+def _measured_before(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {"loaded": {}, "models": {}}
+    return found | (json.loads(out.read_text(encoding="utf-8")) if out.exists() else {})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
@@ -137,7 +148,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     out = RESULTS / "outside.json"
-    result = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"loaded": {}, "models": {}}
+    result = _measured_before(out)
     for number, named in enumerate(arguments.model or ["SmolLM2=smollm2"]):
         label, _, name = named.rpartition("=")
         model = hw.load(name, dtype="float32", device=arguments.device)
@@ -148,13 +159,10 @@ def main() -> None:
         for path, shots in SCORED.items():
             files[path] = measured(arguments.folder / path, shots, model, arguments.examples)
             print(label or name, path, files[path]["accuracy"], files[path]["heads"][0], flush=True)
+        result = _measured_before(out)
         result["models"][label or name] = about(model.device, model.dtype) | {"files": files}
         write(out, result)
-    page = PAGE.read_text(encoding="utf-8")
-    for mark, text in (("loaded", loading(result)), ("table", table(result))):
-        before, _, rest = page.partition(f"<!-- {mark} -->")
-        page = f"{before}<!-- {mark} -->\n{text}\n<!-- /{mark} -->{rest.partition(f'<!-- /{mark} -->')[2]}"
-    PAGE.write_text(page, encoding="utf-8")
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), result), encoding="utf-8")
 
 
 if __name__ == "__main__":
