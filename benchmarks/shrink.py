@@ -28,7 +28,7 @@ from headwise.heads import mask_gates
 from headwise.model.load.export import heads_to_cut
 from headwise.model.load.shrink import counts, sizes
 from headwise.sparsify.data import read_text
-from headwise.tasks.plain_text import text_task
+from headwise.tasks.plain_text import passages
 
 RANKED, KINDS = ("nested", "attribution", "magnitude"), ("heads", "kv_heads")
 
@@ -78,7 +78,7 @@ def main() -> None:
     began = time.perf_counter()
     model = hw.load(asked.model, device=asked.device, dtype="float32")
     quick = hw.load(asked.model, device=asked.device, dtype="bfloat16") if "cuda" in asked.device else model
-    found_on, tested = (text_task(read_text(p), asked.passages, p.name) for p in (asked.rank_on, asked.text))
+    found_on, tested = (passages(read_text(p), asked.passages, p.name) for p in (asked.rank_on, asked.text))
     ranked, seconds = orders(quick, found_on, asked.updates, asked.seeds, asked.draws)
     del quick
 

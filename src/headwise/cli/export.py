@@ -210,12 +210,12 @@ def _rank_on(
     """What heads are ranked on, and the second half of the text, on which the loss is measured."""
     from headwise.sparsify.data import read_text
     from headwise.tasks import task as open_task
-    from headwise.tasks.plain_text import text_halves, text_task
+    from headwise.tasks.plain_text import passages, text_halves
 
     tasks = [open_task(name, n, model=model, seed=0) for name in names or []]
     if text is None:
         return tasks, []
-    first, second = (text_task(half, n, text.name) for half in text_halves(read_text(text)))
+    first, second = (passages(half, n, text.name) for half in text_halves(read_text(text)))
     return [*tasks, first], [second]
 
 

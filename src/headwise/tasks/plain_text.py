@@ -17,12 +17,12 @@ def text_halves(text: str) -> tuple[str, str]:
     return text[:middle], text[middle:]
 
 
-def text_task(text: str, n: int, name: str = "text") -> Task:
+def passages(text: str, n: int, name: str = "text") -> Task:
     """`n` passages of a text, spread over it; the metric is the log probability per token after the first words.
 
     Its negative is the cross-entropy.
 
-    >>> text_task("one two " * 96, 2).examples[0].prompt
+    >>> passages("one two " * 96, 2).examples[0].prompt
     'one two one two one two one two'
     """
     ends = [match.end() for match in re.finditer(r"\S+", text)]

@@ -20,7 +20,7 @@ from headwise.heads import Head, mask_gates
 from headwise.model.load.export import export, heads_to_cut
 from headwise.model.verify.tiny import tiny_model
 from headwise.sweeps.removal import mean_order, removal
-from headwise.tasks.plain_text import text_task
+from headwise.tasks.plain_text import passages
 from helpers import word_task
 
 # Plain; biases on q, k, v; a norm per head; sliding windows; soft-capping; clipping; factors; layers without positions;
@@ -243,15 +243,15 @@ def test_the_curve_has_every_size_and_the_loss_of_the_written_folders(word_token
     assert curve.within(min(costs[1], 0) - 0.01 if costs[1] < 0 else costs[1] / 2) == 0
 
 
-def test_passages_of_a_text_are_disjoint_and_their_loss_is_the_texts():
+def test_passages_are_spread_over_the_text_and_do_not_overlap():
     text = " ".join(f"w{number}" for number in range(1000))
-    task = text_task(text, 3)
-    passages = [example.prompt + example.target for example in task]
-    assert [passage.split()[0] for passage in passages] == ["w0", "w288", "w576"]
-    assert all(len(passage.split()) == 96 and passage in text for passage in passages)
+    task = passages(text, 3)
+    whole = [example.prompt + example.target for example in task]
+    assert [one.split()[0] for one in whole] == ["w0", "w288", "w576"]
+    assert all(len(one.split()) == 96 and one in text for one in whole)
     assert [len(example.prompt.split()) for example in task] == [8, 8, 8]
     with pytest.raises(HeadwiseError, match="has 1000 words; 11 passages of 96 words need 1056"):
-        text_task(text, 11)
+        passages(text, 11)
 
 
 def test_the_command_ranks_on_a_text_cuts_and_measures_both_models(word_tokenizer, tmp_path):
