@@ -37,7 +37,7 @@ def findings(tables: Tables) -> list[Finding]:
     for names, rows in groups(budgets, "model", "task"):
         found += [*_budget(rows, *names), *_elsewhere(rows, *names)]
     for names, rows in groups(table_of(tables, "families"), "model", "task", "facet"):
-        found += [_families(rows, *names)]
+        found += [_families(rows[rows["lo"].notna()], *names)] if rows["lo"].notna().any() else []
     for names, rows in groups(table_of(tables, "text"), "model", "task"):
         found += [_text(rows, *names)]
     return found
