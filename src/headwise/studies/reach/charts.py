@@ -39,6 +39,8 @@ def cache_chart(table: pd.DataFrame) -> Chart:
         ("explained", "lo", "hi", "Explained Effect"),
         ("accuracy", "accuracy_lo", "accuracy_hi", "Accuracy"),
     ):
+        if table[column].isna().all():  # no effect to explain, or no foils
+            continue
         lines = [
             Line(
                 x=part["share"],
@@ -47,7 +49,7 @@ def cache_chart(table: pd.DataFrame) -> Chart:
                 hi=part[hi],
                 name=series_name(series),
                 colour=colour[series],
-                band=0.12,
+                band=0.2 if series == first["series"] else 0,
                 marker="circle",
                 size=3,
                 dash="dash" if series in ("random", "random_layer") else "solid",
@@ -72,12 +74,12 @@ def cache_chart(table: pd.DataFrame) -> Chart:
         name="-".join(map(file_name, (first["model"], first["task"], "reach"))),
         title=f"What a smaller KV cache keeps: {shortened(str(first['model']), 22)} on {first['task']}{under(table)}",
         panels=panels,
-        columns=2,
+        columns=len(panels),
         size=(9.2, 4.2),
         legend="right",
         caption=f"Key/value heads that see everything are added from left to right ({first['of']} in all; all others "
-        f"see the window). Held-out examples, n = {first['n']}; {first['tokens']:.0f} tokens; bands are 95 % CIs over "
-        "examples, of random key/value heads also over draws.",
+        f"see the window). Held-out examples, n = {first['n']}; {first['tokens']:.0f} tokens; the band is a "
+        "95 % CI over examples.",
         table=table,
     )
 
@@ -93,7 +95,7 @@ def text_chart(table: pd.DataFrame) -> Chart:
             hi=part["hi"],
             name=series_name(series),
             colour=INK if series == "window alone" else colour[series],
-            band=0.12,
+            band=0.2 if series in (first["series"], "window alone") else 0,
             marker="circle",
             size=3,
         )

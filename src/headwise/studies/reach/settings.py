@@ -33,7 +33,7 @@ class ReachSettings(shared.StudySettings):
     """Built-in names, files, or hub:owner/name; prompts longer than sink and window together."""
     unit: Annotated[Text, one_of("unit", lambda: UNITS)] = "kv_heads"
     """What is ranked: `kv_heads` (all query heads of a key/value head together: what a cache stores) or `heads`."""
-    rankings: shared.MethodNames = RANKINGS
+    methods: shared.MethodNames = RANKINGS
     """Score methods that rank; the first is compared with each of the others. `pattern` is the attention mass on the
     answer in the prompt; the others measure what is lost with a short view."""
     window: Count = 64
@@ -76,7 +76,7 @@ class ReachSettings(shared.StudySettings):
     def options(self, method: str) -> dict[str, Any]:
         """Of a score method."""
         options = usual_options(
-            self.rankings, self.method_options, fast=accelerated(self.device), quick=self.quick
+            self.methods, self.method_options, fast=accelerated(self.device), quick=self.quick
         )
         if method == PATTERN:
             return own_options(method, {"kind": "retrieval", **options})
@@ -95,9 +95,9 @@ class ReachSettings(shared.StudySettings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        check_methods(self.rankings, self.method_options, self.metric)
-        if len(set(self.rankings)) < len(self.rankings):
-            raise HeadwiseError(f"rankings are {', '.join(self.rankings)}; expected each method once")
+        check_methods(self.methods, self.method_options, self.metric)
+        if len(set(self.methods)) < len(self.methods):
+            raise HeadwiseError(f"methods are {', '.join(self.methods)}; expected each method once")
         lengths = self.lengths
         if lengths is None:
             usual = LENGTHS if accelerated(self.device) else LENGTHS_ON_CPU

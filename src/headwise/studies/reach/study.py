@@ -35,7 +35,7 @@ from headwise.studies.reach.kept import (
     measure_kept,
 )
 from headwise.studies.reach.settings import PATTERN, ReachSettings
-from headwise.studies.reach.texts import PARTS, text_task
+from headwise.studies.reach.texts import text_task
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import input_table, score_heads
 from headwise.sweeps.curve import Sweep
@@ -93,7 +93,7 @@ def plan(run: Run, s: ReachSettings) -> Iterator[Call[Any]]:
     for case in open_cases(run, s):
         yield from rankings_of(s, case).values()
         groups = len(case.cache.groups)
-        case.orders = dict.fromkeys(s.rankings, some_heads(case.pair.model, 2))
+        case.orders = dict.fromkeys(s.methods, some_heads(case.pair.model, 2))
         yield case.kept(case.test, far_points(groups, s.points))
         for task in elsewhere(run, s, case).values():
             yield case.kept(task, [0, 1, 2, groups])
@@ -129,7 +129,7 @@ def rankings_of(s: ReachSettings, case: Case) -> dict[str, Call[Any]]:
     how: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
     return {
         name: score_heads(case.pair.model, case.find, name, **how, options=s.options(name))
-        for name in s.rankings
+        for name in s.methods
     }
 
 
@@ -154,7 +154,7 @@ def measure_curves(run: Run, s: ReachSettings, cases: list[Case]) -> None:
         calls[case] = case.kept(case.test, far_points(len(case.cache.groups), s.points, budget))
     for case, kept in run.all(calls, "curves").items():
         columns = {**case.pair.columns, "reference": s.reference, "unit": s.unit}
-        first = kept[s.rankings[0]]
+        first = kept[s.methods[0]]
         needed = first.curve.k_at(s.threshold).k
         case.needed = case.cache.far(s.budget, first.tokens) if np.isnan(needed) else int(np.ceil(needed))
         run.table("inputs", input_table(case.test, "curves").assign(**case.pair.columns))
@@ -245,12 +245,13 @@ def compare(run: Run, s: ReachSettings, cases: list[Case]) -> None:
             calls[case, which] = case.kept(task, far)
     for (case, which), kept in run.all(calls, "comparisons").items():
         columns = {**case.pair.columns, "tested_on": which[0], "length": which[1], "unit": s.unit}
+        columns |= {"reference": s.reference}
         held_out = which == (case.pair.columns["task"], s.length)
         for at, far in (("budget", budgets[case, which]), ("needed", case.needed)):
-            rows = budget_rows(case, by_series(kept), far, s.rankings[0])
-            run.table("budgets", rows.assign(**columns, at=at, held_out=held_out, reference=s.reference))
+            rows = budget_rows(case, by_series(kept), far, s.methods[0])
+            run.table("budgets", rows.assign(**columns, at=at, held_out=held_out))
         if held_out:
-            one = kept[s.rankings[0]]
+            one = kept[s.methods[0]]
             run.table("families", family_rows(case.test, one, case.needed).assign(**columns))
 
 
@@ -315,7 +316,7 @@ def read_text(run: Run, s: ReachSettings, cases: list[Case]) -> None:
     for case, kept in run.all(calls, "plain text").items():
         task: Task = calls[case].arguments["task"]
         rows = []
-        for series, some in {**by_series(kept), "window alone": [kept[s.rankings[0]]]}.items():
+        for series, some in {**by_series(kept), "window alone": [kept[s.methods[0]]]}.items():
             if case.needed not in some[0].curve.k:
                 continue
             place = 0 if series == "window alone" else int(np.flatnonzero(some[0].curve.k == case.needed)[0])
@@ -326,4 +327,5 @@ def read_text(run: Run, s: ReachSettings, cases: list[Case]) -> None:
                 row = {"series": series, "position": int(position), "n": len(members), "full": -full.mean()}
                 row |= {"cross_entropy": -values.mean(), "rise": full.mean() - values.mean()}
                 rows.append(row | {"lo": -hi, "hi": -lo})
-        run.table("text", pd.DataFrame(rows).assign(far=case.needed, parts=PARTS, **case.pair.columns))
+        about = {"far": case.needed, "reference": s.reference, **case.pair.columns}
+        run.table("text", pd.DataFrame(rows).assign(**about))
