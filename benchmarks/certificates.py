@@ -1,6 +1,7 @@
 """How often `hw.certify` is right: circuits that are known because they were made, whole and broken.
 
-    python benchmarks/certificates.py [--source planted compiled smollm2] [--seeds 9] [-n 160] [--family gpt2 ...]
+    python benchmarks/certificates.py --source planted compiled [--seeds 9] [-n 160] [--family gpt2 ...]
+    python benchmarks/certificates.py --source smollm2 --device cuda --jobs 5
 
 Three sources: tiny planted models (below), compiled programs and SmolLM2 with rewritten heads
 (`certificates_outside.py`). The results of a source that is not named stay as they are.
@@ -311,7 +312,7 @@ RANDOM_SETS = 100
 SOURCES = {
     "planted": "tiny random models with heads set by hand",
     "compiled": "compiled programs",
-    "smollm2": "SmolLM2 with rewritten heads, checks 1 to 4",
+    "smollm2": "SmolLM2 with rewritten heads",
 }
 NOTES = {
     "compiled": "The one facet is the answer. Eleven programs have an answer that the model gives without any head; "
@@ -377,7 +378,9 @@ def judged(model: hw.Model, case: Case) -> dict[str, Any]:
     }
 
 
-def of_model(source: str, name: str, seed: int, n: int, random_sets: int) -> list[dict[str, Any]]:
+def of_model(
+    source: str, name: str, seed: int, n: int, random_sets: int, device: str
+) -> list[dict[str, Any]]:
     """All cases of one model of a source."""
     torch.set_num_threads(1)
     if source == "planted":
@@ -386,7 +389,7 @@ def of_model(source: str, name: str, seed: int, n: int, random_sets: int) -> lis
     elif source == "compiled":
         model, asked = program_cases(name, n, KINDS, {})
     else:
-        model, asked = smollm2_cases(seed, n, random_sets, KINDS, {"draws": 19})
+        model, asked = smollm2_cases(seed, n, random_sets, KINDS, {"draws": 19}, device)
     return [{"source": source} | judged(model, case) for case in asked]
 
 
@@ -458,29 +461,30 @@ def page(result: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", nargs="+", default=list(SOURCES), choices=list(SOURCES))
-    parser.add_argument(
-        "--seeds", type=int, default=9, help="models of each family; two thirds of them of SmolLM2"
-    )
-    parser.add_argument("-n", type=int, default=160, help="examples; SmolLM2: half of them, at least 80")
+    parser.add_argument("--seeds", type=int, default=9, help="models of each family, and of SmolLM2")
+    parser.add_argument("-n", type=int, default=160, help="examples; SmolLM2: twice as many")
     parser.add_argument("--family", nargs="+", default=list(FAMILIES))
     parser.add_argument(
         "--random-sets", type=int, default=RANDOM_SETS, help="random sets of each source, at least"
     )
+    parser.add_argument("--device", default="cpu", help="for SmolLM2")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     given = parser.parse_args()
     path = RESULTS / "certificates.json"
     result = json.loads(path.read_text(encoding="utf-8"))
     for source in given.source:
         rows: list[dict[str, Any]] = []
-        n = max(80, given.n // 2) if source == "smollm2" else given.n
+        n = 2 * given.n if source == "smollm2" else given.n
         models = {
             "planted": [(family, seed) for seed in range(given.seeds) for family in given.family],
             "compiled": [(name, 0) for name in PROGRAMS],
-            "smollm2": [("smollm2", seed) for seed in range(max(1, given.seeds * 2 // 3))],
+            "smollm2": [("smollm2", seed) for seed in range(given.seeds)],
         }[source]
         each = -(-given.random_sets // len(models))
         with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
-            done = pool.map(of_model, repeat(source), *zip(*models, strict=True), *map(repeat, (n, each)))
+            done = pool.map(
+                of_model, repeat(source), *zip(*models, strict=True), *map(repeat, (n, each, given.device))
+            )
             for number, found in enumerate(done):
                 rows += found
                 for row in found:
@@ -490,7 +494,7 @@ def main() -> None:
         shape = {"source": source, "models": len(models), "examples": n}
         for key, new in (("cases", rows), ("matrix", [shape | row for row in matrix(rows)])):
             result[key] = [row for row in result[key] if row["source"] != source] + new
-        result["about"][source] = about("cpu")
+        result["about"][source] = about(given.device if source == "smollm2" else "cpu")
         path.write_text(compact(result), encoding="utf-8")
         PAGE.write_text(page(result), encoding="utf-8")
     print(page(result))

@@ -92,9 +92,9 @@ def word_task(n: int, seed: int = 0) -> Task:
     return Task("rewritten heads", tuple(examples[:n]), "logit_diff")
 
 
-def rewritten(seed: int) -> tuple[hw.Model, list[hw.Head]]:
+def rewritten(seed: int, device: str) -> tuple[hw.Model, list[hw.Head]]:
     """SmolLM2 with rewritten heads, and these heads."""
-    model = hw.load("smollm2", device="cpu")
+    model = hw.load("smollm2", device=device, dtype="float32")
     hf, tokenizer, draw = model.hf, model.text.tokenizer, random.Random(f"rewritten/{seed}")
     groups = [(layer, group) for layer in LAST_LAYERS for group in range(3)]
     # One head of each key/value group: the two others of the group keep all but one of its 64 lanes.
@@ -115,8 +115,9 @@ def _plant(
     streams = _pooled(hf, tokenizer, sorted({head.layer for head in heads}), train)
     for head, (pair, share) in zip(heads, paths, strict=True):
         attention, lane, group = hf.model.layers[head.layer].self_attn, head.head % 3, head.head // 3
-        pooled, signs = streams[head.layer], torch.tensor([_sign(example, pair) for example in train] * 2)
-        ridge = 1e-4 * len(pooled) * torch.eye(pooled.shape[1])
+        pooled = streams[head.layer]
+        signs = torch.tensor([_sign(example, pair) for example in train] * 2).to(pooled)
+        ridge = 1e-4 * len(pooled) * torch.eye(pooled.shape[1]).to(pooled)
         attention.q_proj.weight[head.head * size : (head.head + 1) * size] = 0
         attention.v_proj.weight[group * size + lane] = torch.linalg.solve(
             pooled.T @ pooled + ridge, pooled.T @ signs
@@ -145,10 +146,11 @@ def _sign(example: Example, pair: str) -> float:
     return 1.0 if example.family["word"] == PAIRS[pair][0].strip() else -1.0
 
 
-def _rows(tokenizer: Any, task: Task) -> tuple[torch.Tensor, torch.Tensor]:
+def _rows(hf: Any, tokenizer: Any, task: Task) -> tuple[torch.Tensor, torch.Tensor]:
     """The prompts padded on the right, which no earlier token sees, and their lengths."""
     rows = [torch.tensor(tokenizer.encode(example.prompt)) for example in task]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])
+    lengths = torch.tensor([len(row) for row in rows], device=hf.device)
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(hf.device), lengths
 
 
 def _pooled(hf: Any, tokenizer: Any, layers: Sequence[int], task: Task) -> dict[int, torch.Tensor]:
@@ -157,11 +159,11 @@ def _pooled(hf: Any, tokenizer: Any, layers: Sequence[int], task: Task) -> dict[
     With every head's output replaced by that of the counterfactual, the word of the prompt itself is known only from
     what no head has moved; a reader that is right in both runs needs no other head.
     """
-    ids, lengths = _rows(tokenizer, task)
+    ids, lengths = _rows(hf, tokenizer, task)
     swapped = _rows(
-        tokenizer, Task("", tuple(replace(e, prompt=e.counterfactual) for e in task), "logit_diff")
+        hf, tokenizer, Task("", tuple(replace(e, prompt=e.counterfactual) for e in task), "logit_diff")
     )[0]
-    real = (torch.arange(ids.shape[1]) < lengths[:, None])[..., None]
+    real = (torch.arange(ids.shape[1], device=hf.device) < lengths[:, None])[..., None]
     found: dict[int, list[torch.Tensor]] = {layer: [] for layer in layers}
     outputs: dict[Any, torch.Tensor] = {}
     projections = [block.self_attn.o_proj for block in hf.model.layers]
@@ -188,8 +190,8 @@ def _pooled(hf: Any, tokenizer: Any, layers: Sequence[int], task: Task) -> dict[
 
 def _differences(hf: Any, tokenizer: Any, task: Task) -> dict[str, float]:
     """For each pair: mean logit of the target minus that of the foil over its examples."""
-    ids, lengths = _rows(tokenizer, task)
-    stream = hf.model(ids).last_hidden_state[torch.arange(len(ids)), lengths - 1]
+    ids, lengths = _rows(hf, tokenizer, task)
+    stream = hf.model(ids).last_hidden_state[range(len(ids)), lengths - 1]
     found: dict[str, list[float]] = {pair: [] for pair in PAIRS}
     for example, x in zip(task, stream, strict=True):
         target, foil = (tokenizer.encode(word)[0] for word in (example.target, example.foils[0]))
@@ -198,18 +200,21 @@ def _differences(hf: Any, tokenizer: Any, task: Task) -> dict[str, float]:
 
 
 def smollm2_cases(
-    seed: int, n: int, random_sets: int, kinds: dict[str, str], options: dict[str, Any]
+    seed: int, n: int, random_sets: int, kinds: dict[str, str], options: dict[str, Any], device: str
 ) -> tuple[Any, list[Case]]:
     """SmolLM2 with rewritten heads and what is asked about it. Random sets meet few draws: most fail check 1 or 2."""
-    model, circuit = rewritten(seed)
+    model, circuit = rewritten(seed, device)
     draw, task = random.Random(f"cases/{seed}"), word_task(n)
-    options = options | QUICK | {"reference": "patch"}
+    options = options | {"reference": "patch"}
+    quick = options | QUICK
     cases: list[Case] = [(kinds["true"], circuit, task, [], options)]
     dropped, old = draw.sample(circuit, 2)
-    cases.append((kinds["missing"], [h for h in circuit if h != dropped], task, [], options))
+    cases.append((kinds["missing"], [h for h in circuit if h != dropped], task, [], quick))
     new = draw.choice([hw.Head(old.layer, i) for i in range(9) if hw.Head(old.layer, i) not in circuit])
-    cases.append((kinds["swapped"], sorted([*(h for h in circuit if h != old), new]), task, [], options))
+    cases.append((kinds["swapped"], sorted([*(h for h in circuit if h != old), new]), task, [], quick))
     for _ in range(random_sets):
-        cases.append((kinds["random"], random_set(circuit, 9, draw), task, [], options | {"draws": 1}))
-    cases.append((kinds["few"], circuit, task.take(range(8)), [], options))
+        cases.append((kinds["random"], random_set(circuit, 9, draw), task, [], quick | {"draws": 1}))
+    cases.append((kinds["few"], circuit, task.take(range(8)), [], quick))
+    added = draw.sample([head for head in model.heads() if head not in circuit], draw.randint(1, 3))
+    cases.append((kinds["passengers"], sorted([*circuit, *added]), task, added, options))
     return model, cases

@@ -1,11 +1,12 @@
 """Certificates of the published circuits: the learned rankings of gallery/circuits/orders.csv at two sizes.
 
-    python benchmarks/certified.py --model smollm2 --model smollm2-sparse --device cuda --out FOLDER
+    python benchmarks/certified.py --model smollm2 --model smollm2-sparse --device cuda --jobs 4 --out FOLDER
     python benchmarks/certified.py --model gemma-3-270m-q4_k_m=PATH.gguf --task ioi --reference mean
 
 *smallest* is the published size, from which on the mean explained effect stays above 90 %. *holds* is the smallest
 size that passes checks 1 to 3 of a certificate, by their values, on the examples that found the ranking; where none
-does it is the former, and not certified again. The examples of the certificate are drawn with another seed than
+does it is the former, and not certified again. *facilitating* is the set that the study `roles` finds to help most
+(gallery/roles/MODEL-joint.csv). The examples of the certificate are drawn with another seed than
 those that found the ranking. Writes certificates.csv and checks.csv, a row as soon as it is known; what is there
 already is not computed again. `--page` writes the table of gallery/README.md from them.
 """
@@ -15,12 +16,16 @@ from __future__ import annotations
 import argparse
 import csv
 import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 import headwise as hw
+from headwise.certificates.certificate import Certificate
 from headwise.runs import Job
 from headwise.studies.certify.study import OTHER_SEED, choose_size
 
@@ -45,8 +50,21 @@ def published() -> list[dict[str, Any]]:
     ]
 
 
+def facilitating() -> list[dict[str, Any]]:
+    """The sets of the study `roles`: heads that its three fits call facilitating, most important first."""
+    found = []
+    for path in sorted((GALLERY / "roles").glob("*-joint.csv")):
+        with path.open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                order = row["heads"].split()
+                key = {"model": row["model"], "task": row["task"], "reference": "mean"}
+                found.append({**key, "order": order, "k": len(order)})
+    return found
+
+
 NAMES = {"smollm2": "SmolLM2", "smollm2-sparse": "sparse", "gemma-3-270m-q4_k_m": "Gemma"}
 TASKS = {"greater_than": "Greater Than", "ioi": "IOI", "docstring": "Docstring", "ioi_long": "IOI Long"}
+FACILITATING = "facilitating"
 MARKS = ("<!-- certificates -->", "<!-- /certificates -->")
 
 
@@ -61,10 +79,11 @@ def page(folder: Path = GALLERY / "certify") -> str:
             return "none passes"
         rows, row = checks.loc[key], verdicts.loc[key]
         failed = sorted({int(check) for check in rows["check"][rows["state"] == "fail"]})
-        r2 = rows[rows["measure"] == "R² over examples"].iloc[0]
-        value, lo, hi = (f"{r2[name]:.2f}".replace("-", "−") for name in ("value", "lo", "hi"))
+        r2 = rows[rows["check"] == 3].iloc[0]
+        name = "R²" if r2["measure"].startswith("R²") else "within a fifth"
+        value, lo, hi = (f"{r2[end]:.2f}".replace("-", "−") for end in ("value", "lo", "hi"))
         words = f"; fails {', '.join(map(str, failed))}" if failed else ""
-        return f"{row['k']}: {row['verdict']}{words}; R² {value} [{lo}, {hi}]"
+        return f"{row['k']}: {row['verdict']}{words}; {name} {value} [{lo}, {hi}]"
 
     lines = ["| | | ablation | published size | smallest size that passes 1 to 3 where it was found |"]
     lines.append("|---|---|---|---|---|")
@@ -73,6 +92,11 @@ def page(folder: Path = GALLERY / "certify") -> str:
             for reference in ("mean", "patch"):
                 cells = [cell(model, task, reference, size) for size in ("smallest", "holds")]
                 lines.append(f"| {name} | {title} | {reference} | {' | '.join(cells)} |")
+    if FACILITATING in verdicts.index.get_level_values("size"):
+        lines += ["", "| | | ablation | heads that help most in `roles` |", "|---|---|---|---|"]
+    for model, task, reference, size in verdicts.index:
+        if size == FACILITATING:
+            lines.append(f"| {NAMES[model]} | {task} | {reference} | {cell(model, task, reference, size)} |")
     return "\n".join([MARKS[0], *lines, MARKS[1]])
 
 
@@ -94,6 +118,7 @@ def main() -> None:
     parser.add_argument("--reference", action="append", choices=("mean", "patch"))
     parser.add_argument("--device", default=None)
     parser.add_argument("-n", type=int, default=160, help="examples of a certificate")
+    parser.add_argument("--jobs", type=int, default=1, help="processes; several share one GPU")
     parser.add_argument("--out", type=Path, default=GALLERY / "certify")
     parser.add_argument("--page", action="store_true", help="write the table of the gallery, compute nothing")
     asked = parser.parse_args()
@@ -106,40 +131,57 @@ def main() -> None:
         if summary.exists()
         else set()
     )
-    for named in asked.model or ["smollm2"]:
-        name, _, path = named.partition("=")
-        model = hw.load(path or name, name=name, device=asked.device, dtype="float32")
-        for row in published():
-            if row["model"] != name or row["task"] not in (asked.task or [row["task"]]):
-                continue
-            if row["reference"] not in (asked.reference or [row["reference"]]):
-                continue
-            find = hw.task(row["task"], FINDING, model=model).halves()[0]
-            test = hw.task(row["task"], asked.n, model=model, seed=OTHER_SEED)
-            order = [hw.Head.parse(head) for head in row["order"]]
-            options = {"reference": row["reference"], "metric": None, "seed": 0}
-            chosen, problem = choose_size(model, find, order, {}, options).compute(Job())
-            for size, k in {"smallest": row["k"], "holds": row["k"] if problem else chosen}.items():
-                key = (name, row["task"], row["reference"], size)
-                if key in done or (size == "holds" and problem):
-                    continue
-                began = time.perf_counter()
-                found = hw.certify(
-                    model,
-                    test,
-                    order[:k],
-                    reference=row["reference"],
-                    negatives=hw.task(f"{row['task']}_negative", 40, model=model),
-                    progress=False,
-                )
-                about = dict(zip(("model", "task", "reference", "size"), key, strict=True))
-                about |= {"k": k, "of": found.total, "verdict": found.verdict}
+    named = (one.partition("=") for one in asked.model or ["smollm2"])
+    models = {name: path or name for name, _, path in named}
+    wanted = [
+        row
+        for row in [*published(), *facilitating()]
+        if row["model"] in models
+        and row["task"] in (asked.task or [row["task"]])
+        and row["reference"] in (asked.reference or [row["reference"]])
+    ]
+    with ProcessPoolExecutor(asked.jobs, get_context("spawn")) as pool:
+        began = time.perf_counter()
+        jobs = [
+            pool.submit(certified, row, models[row["model"]], asked.n, asked.device, done) for row in wanted
+        ]
+        for job in as_completed(jobs):
+            for about, found in job.result():
                 more = {"n": found.n, "heads": " ".join(map(str, found.heads)), "sentence": found.sentence}
                 append(asked.out / "checks.csv", found.lines.assign(**about)[[*about, *found.lines.columns]])
                 append(summary, pd.DataFrame([about | more]))
                 print(f"{time.perf_counter() - began:.0f} s  {found.sentence}", flush=True)
-            if problem:
-                print(f"{name} {row['task']} {row['reference']}: {problem}", flush=True)
+
+
+def certified(
+    row: dict[str, Any], path: str, n: int, device: str | None, done: set[tuple[str, ...]]
+) -> list[tuple[dict[str, Any], Certificate]]:
+    """The certificates of one ranking, or of one set, that are not there yet."""
+    name, task, reference = key = row["model"], row["task"], row["reference"]
+    model = _loaded(path, name, device)
+    test = hw.task(task, n, model=model, seed=OTHER_SEED)
+    order = [hw.Head.parse(head) for head in row["order"]]
+    sizes, problem = {FACILITATING: row["k"]}, ""
+    if "method" in row:
+        find = hw.task(task, FINDING, model=model).halves()[0]
+        options = {"reference": reference, "metric": None, "seed": 0}
+        chosen, problem = choose_size(model, find, order, {}, options).compute(Job())
+        sizes = {"smallest": row["k"]} | ({} if problem else {"holds": chosen})
+    found = []
+    for size, k in sizes.items():
+        if (*key, size) in done:
+            continue
+        made = hw.certify(model, test, order[:k], reference=reference, progress=False)
+        about = dict(zip(("model", "task", "reference", "size"), (*key, size), strict=True))
+        found.append((about | {"k": k, "of": made.total, "verdict": made.verdict}, made))
+    if problem:
+        print(f"{name} {task} {reference}: {problem}", flush=True)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _loaded(path: str, name: str, device: str | None) -> hw.Model:
+    return hw.load(path, name=name, device=device, dtype="float32")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Circuits that hold in every family and on every prompt: the objectives `match` and `track` of `nested`.
 
-    python benchmarks/track.py --device cuda --seeds 5 --out FILE              mean ablation, heads
+    python benchmarks/track.py --device cuda --seeds 5 --jobs 6 --out FILE     mean ablation, heads
     python benchmarks/track.py --device cuda --reference patch --components heads,mlps
     python benchmarks/track.py --quick                                         a check of two minutes on two cores
 
@@ -15,11 +15,15 @@ from __future__ import annotations
 
 import argparse
 import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
+from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import headwise as hw
 from common import RESULTS, about, timed, write
@@ -36,7 +40,9 @@ FITS: dict[str, dict[str, Any]] = {
     "match, every example": {"of_mean": 0.0},
     "track, every example": {"objective": "track", "of_mean": 0.0},
     "track, both sides alike": {"objective": "track", "below": 1.0},
+    "follow": {"objective": "follow"},
 }
+FITS |= {f"{name}, averaged": options | {"average": 0.98} for name, options in FITS.items()}
 """Options of the fits. The first is what others are compared with."""
 AT, EXPLAINED, R2 = 64, 0.9, 0.5
 
@@ -132,6 +138,7 @@ def compared(runs: list[dict[str, dict[str, Any]]], name: str, base: str) -> dic
     new, old = rows(name), rows(base)
     ratios = {key: interval(np.log(new[key] / old[key])) for key in ("stays", "r2_stays")}
     return {
+        "seeds": len(runs),
         **{f"{key}_ratio": np.exp(ends).tolist() for key, ends in ratios.items()},
         **{f"{key}_gained": interval(new[key] - old[key]) for key in ("r2", "within", "worst")},
     }
@@ -142,9 +149,24 @@ def line(name: str, row: dict[str, Any]) -> str:
     return (
         f"  {name:<24} every family stays from {row['stays']:.0f}, R² ≥ {R2} from {row['r2_stays']:.0f}; "
         f"at {row['k']}: R² {tracking['r2']:.2f} [{tracking['r2_lo']:.2f}, {tracking['r2_hi']:.2f}], "
-        f"explained {row['explained']:.2f}, worst family {row['worst']:.2f}; {row['rows']} rows, "
+        f"explained {row['explained']:.2f}, lowest family {row['worst']:.2f}; {row['rows']} rows, "
         f"{row['score_s']} + {row['sweep_s']} s"
     )
+
+
+def one(arguments: argparse.Namespace, seed: int, name: str) -> dict[str, Any]:
+    """One fit of one data seed, in a process that loads the model once."""
+    if arguments.jobs > 1:
+        torch.set_num_threads(1)
+    model = _loaded(arguments.model, arguments.device, arguments.dtype)
+    found, tested = union(model, arguments.n, seed).halves()
+    how = {"reference": arguments.reference, "seed": seed, "seeds": 1, "rows": arguments.rows}
+    how |= {"checks": 1, "grid": 4} if arguments.quick else {}
+    how["components"] = arguments.components.split(",")
+    return fitted(model, found, tested, FITS[name], how, arguments.quick)
+
+
+_loaded = lru_cache(maxsize=1)(lambda name, device, dtype: hw.load(name, device=device, dtype=dtype))
 
 
 def main() -> None:
@@ -160,6 +182,7 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=40, help="examples of each family")
     parser.add_argument("--seeds", type=int, default=5, help="data seeds")
     parser.add_argument("--rows", type=int, default=None, help="most rows of a fit; by default 400 × 64")
+    parser.add_argument("--jobs", type=int, default=1, help="processes; several share one GPU")
     parser.add_argument(
         "--quick",
         action="store_true",
@@ -167,28 +190,27 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=RESULTS / "track.json")
     arguments = parser.parse_args()
-    few = {"checks": 1, "grid": 4} if arguments.quick else {}
     if arguments.quick:
         arguments.n, arguments.seeds, arguments.rows = 4, 2, 48
     names = arguments.fit or ["match", "track"]
-    model = hw.load(arguments.model, device=arguments.device, dtype=arguments.dtype)
     setting = {name: getattr(arguments, name) for name in ("model", "reference", "components", "n", "rows")}
-    result: dict[str, Any] = {**about(model.device, model.dtype), **setting}
-    began, runs = time.perf_counter(), []
-    for seed in range(arguments.seeds):
-        print(f"data seed {seed} ({time.perf_counter() - began:.0f} s)", flush=True)
-        found, tested = union(model, arguments.n, seed).halves()
-        how = {"reference": arguments.reference, "seed": seed, "seeds": 1, "rows": arguments.rows, **few}
-        how["components"] = arguments.components.split(",")
-        run = {}
-        for name in names:
-            run[name] = fitted(model, found, tested, FITS[name], how, arguments.quick)
-            print(line(name, run[name]), flush=True)
-        runs.append(run)
-        result["seeds"] = runs
-        result["compared"] = {name: compared(runs, name, names[0]) for name in names[1:]}
-        result["seconds"] = round(time.perf_counter() - began, 1)
-        write(arguments.out, result)
+    result: dict[str, Any] = {**about(arguments.device or "cpu", arguments.dtype), **setting}
+    result["jobs"] = arguments.jobs
+    began, runs = time.perf_counter(), [{} for _ in range(arguments.seeds)]
+    with ProcessPoolExecutor(arguments.jobs, get_context("spawn")) as pool:
+        asked = {pool.submit(one, arguments, s, name): (s, name) for s in range(len(runs)) for name in names}
+        for done in as_completed(asked):
+            seed, name = asked[done]
+            runs[seed][name] = done.result()
+            print(
+                f"{time.perf_counter() - began:.0f} s, data seed {seed}" + line(name, runs[seed][name]),
+                flush=True,
+            )
+            whole = {other: [run for run in runs if {names[0], other} <= set(run)] for other in names[1:]}
+            result["seeds"] = runs
+            result["compared"] = {other: compared(of, other, names[0]) for other, of in whole.items() if of}
+            result["seconds"] = round(time.perf_counter() - began, 1)
+            write(arguments.out, result)
     for name, row in result["compared"].items():
         print(f"{name} beside {names[0]}: {row}", flush=True)
 

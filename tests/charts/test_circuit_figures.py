@@ -141,13 +141,13 @@ def test_where_few_heads_do_it_the_axis_gives_them_room():
 
 
 def followed(table):
-    """The same curves with R², shares of examples, and a worst family at every k; the last column differs by task."""
+    """The same curves with R², shares of examples, and a lowest family at every k; the last column differs by task."""
     share = table["k"] / table["k"].max()
     columns = {
         "r2": 3 * share - 2,
         "within": share,
         "agreement": (1 + share) / 2,
-        "worst_family": 0.7 * table["value"],
+        "lowest_family": 0.7 * table["value"],
     }
     for name, values in columns.items():
         table = table.assign(**{name: values, f"{name}_lo": values - 0.05, f"{name}_hi": values + 0.05})
@@ -155,7 +155,7 @@ def followed(table):
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 6])
-def test_below_each_task_are_r2_and_the_worst_family_on_the_same_axis_of_heads(count):
+def test_below_each_task_are_r2_and_the_lowest_family_on_the_same_axis_of_heads(count):
     tasks = (*TASKS, "recall", "syntax")[:count]
     curves, members, ratios = pairs(tasks)
     curves = followed(curves)
@@ -170,7 +170,7 @@ def test_below_each_task_are_r2_and_the_worst_family_on_the_same_axis_of_heads(c
         below = sorted(
             (one for one in below if one.get_position().y0 < place.y0), key=lambda a: -a.get_position().y0
         )
-        for panel, column in zip(below[:2], ("r2", "worst_family"), strict=True):
+        for panel, column in zip(below[:2], ("r2", "lowest_family"), strict=True):
             assert panel.get_xlim() == top.get_xlim()
             for row in members[members["task"] == task].itertuples():
                 own = curves[
@@ -202,7 +202,7 @@ def test_one_model_alone_also_has_the_shares_of_examples_and_two_do_not():
 def test_a_task_without_families_says_so_where_others_have_them():
     curves, members, _ = pairs(TASKS[:2])
     curves = followed(curves)
-    ends = [f"worst_family{end}" for end in ("", "_lo", "_hi")]
+    ends = [f"lowest_family{end}" for end in ("", "_lo", "_hi")]
     curves.loc[curves["task"] == TASKS[0], ends] = np.nan
     chart = explained_chart(curves, members=members)
     (label,) = chart.panels[4].marks

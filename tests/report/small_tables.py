@@ -167,7 +167,7 @@ def followed(tables):
         "r2": 2 * mean - 1,
         "within": mean / 2,
         "agreement": mean.clip(0, 1),
-        "worst_family": 0.8 * mean,
+        "lowest_family": 0.8 * mean,
     }
     for name, values in columns.items():
         ends = {name: values, f"{name}_lo": values - 0.05, f"{name}_hi": values + 0.05}

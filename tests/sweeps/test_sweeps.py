@@ -327,7 +327,7 @@ def test_a_sweep_draws_itself(swept):
     explained = swept.explained()
     for panel, column in zip(
         figure.axes, ("value", "r2"), strict=False
-    ):  # then the worst family, if there is one
+    ):  # then the lowest family, if there is one
         drawn = [np.asarray(line.get_ydata(), dtype=float) for line in panel.lines]
         wanted = explained[column].to_numpy()
         assert any(len(y) == len(wanted) and np.allclose(y, wanted, equal_nan=True) for y in drawn), column

@@ -96,7 +96,7 @@ def test_every_k_of_a_kept_curve_has_the_numbers_in_its_tables():
         assert tuple(explained.loc[k, ["r2_lo", "r2_hi"]]) == ends
     rows = swept.table().query("metric == 'explained_effect'").set_index("k")
     assert rows["r2"].equals(explained["r2"])
-    assert explained[["agreement", "worst_family"]].isna().all(axis=None)
+    assert explained[["agreement", "lowest_family"]].isna().all(axis=None)
     assert swept.table().query("metric == 'logit_diff'")["r2"].isna().all()
 
 
@@ -127,15 +127,15 @@ def test_the_lowest_family_is_named_with_an_interval_for_all_of_them_together():
     found = swept.tracking(3)
     odd = np.arange(1, E, 2)
     assert found.family == "order = BAB"  # a level of 19 examples, and a facet of one level, are left out
-    assert found.worst_family == pytest.approx(swept.values[1, odd].sum() / FULL[odd].sum())
-    assert found.worst_family < swept.explained()["value"].iloc[1]
+    assert found.lowest_family == pytest.approx(swept.values[1, odd].sum() / FULL[odd].sum())
+    assert found.lowest_family < swept.explained()["value"].iloc[1]
     one = replace(swept, families={"order": {"BAB": odd.tolist(), "ABB": [0]}}).tracking(
         3
     )  # one level counts
-    assert one.worst_family == found.worst_family
-    assert one.worst_family_lo > found.worst_family_lo
-    assert found.worst_family_hi > one.worst_family_hi
-    assert "worst family" in repr(curve_reaching(swept))
+    assert one.lowest_family == found.lowest_family
+    assert one.lowest_family_lo > found.lowest_family_lo
+    assert found.lowest_family_hi > one.lowest_family_hi
+    assert "lowest family" in repr(curve_reaching(swept))
 
 
 def curve_reaching(swept: Sweep) -> Sweep:

@@ -17,6 +17,7 @@ from headwise.certificates.checks import (
     NAMES,
     NECESSARY,
     NOT_TESTED,
+    NOTHING,
     PASS,
     SUFFICIENT,
     TRACKS,
@@ -64,8 +65,8 @@ class Certificate:
     levels: pd.DataFrame
     """Explained effect of every family: facet, level, n, value, lo, hi, state, note."""
     changes: pd.DataFrame
-    """Explained effect that the set loses without each of its heads: component, layer, head, change, lo, hi, p, q,
-    passenger; and `refits`, the share of half-samples that find the head again."""
+    """Explained effect that the set loses without each of its heads: component, layer, head, change, lo, hi (for all
+    heads together), adds (nothing, something, undecided); `refits`: the share of half-samples that find it again."""
     examples: pd.DataFrame
     """example, full, kept, none, same_answer, family: the metric with all heads, with the set alone, with none."""
     core: Order = field(default_factory=list)
@@ -90,8 +91,8 @@ class Certificate:
 
     @property
     def passengers(self) -> list[str]:
-        """Heads whose removal does not change the explained effect of the set."""
-        return [str(name) for name in self.changes.loc[self.changes["passenger"], "component"]]
+        """Heads that add nothing: the explained effect of the set is surely the same without each of them."""
+        return [str(name) for name in self.changes.loc[self.changes["adds"] == NOTHING, "component"]]
 
     def line(self, check: int, part: int = 0) -> pd.Series:
         """One line of a check."""
@@ -113,9 +114,9 @@ class Certificate:
             open_ = [c for c in (SUFFICIENT, FAMILIES, NECESSARY) if states[c] not in (PASS, NOT_TESTED)]
             missing = "; ".join(self._problem(check) for check in open_) or "no check decides"
             return f"Whether {size} are a circuit {where} is undecided: {missing}; more examples can tell."
-        worst = self.line(FAMILIES)
+        farthest = self.line(FAMILIES)
         families = (
-            f", all families (worst: {worst['note'].split(',')[0]}, {number(worst)})"
+            f", all families (farthest from 1: {farthest['note'].split(',')[0]}, {number(farthest)})"
             if states[FAMILIES] == PASS
             else ""
         )
@@ -141,7 +142,9 @@ class Certificate:
             if line["measure"] != "p against layer-matched random sets"
             else f"random heads of the same layers matter as much (p = {line['value']:.2g})",
             COMPLETE: f"something is missing (model and circuit differ by {value} when both lose the same heads)",
-            MINIMAL: f"{line['value']:.0f} of them add nothing",
+            MINIMAL: f"{line['value']:.0f} of them add nothing"
+            if line["value"]
+            else "some of them may add nothing",
         }[check]
         return words + (" (undecided)" if state == UNDECIDED else "")
 

@@ -230,7 +230,7 @@ def _certificate(bench: Bench, task: Task, asked: Request) -> Certificate:
     lines += checks.tracks(found, limits, asked.seed)
     lines += checks.necessary(found, without, random_, unmatched, limits)
     shares = refits.membership(chosen, again.halves)
-    changes = _changes(bench, found, set_single, shares)
+    changes = _changes(bench, found, set_single, shares, limits)
     if not asked.quick:
         lines.append(checks.complete(found, model_part, set_part, limits, asked.seed))
         lines.append(_minimal(bench, task, found, changes, limits))
@@ -272,14 +272,16 @@ def _examples(task: Task, found: Followed) -> pd.DataFrame:
     return pd.DataFrame({"example": list(task.numbers), **numbers, **texts})
 
 
-def _changes(bench: Bench, found: Followed, set_single: np.ndarray, shares: np.ndarray) -> pd.DataFrame:
+def _changes(
+    bench: Bench, found: Followed, set_single: np.ndarray, shares: np.ndarray, asked: Thresholds
+) -> pd.DataFrame:
     """What the set loses without each of its heads; no rows where that was not measured."""
     heads = bench.chosen[: len(set_single)]
     named = {"component": [str(head) for head in heads], "layer": [head.layer for head in heads]}
     named["head"] = [head.head for head in heads]
     if not len(set_single):
-        return pd.DataFrame(columns=[*named, "change", "lo", "hi", "p", "q", "passenger", "refits"])
-    changes = checks.head_changes(found, set_single, bench.seed).assign(refits=shares)
+        return pd.DataFrame(columns=[*named, "change", "lo", "hi", "adds", "refits"])
+    changes = checks.head_changes(found, set_single, asked).assign(refits=shares)
     return pd.concat([pd.DataFrame(named), changes], axis=1)
 
 
@@ -315,11 +317,14 @@ def _same_answers(bench: Bench, task: Task, gates: np.ndarray) -> np.ndarray | N
 def _minimal(
     bench: Bench, task: Task, found: Followed, changes: pd.DataFrame, asked: Thresholds
 ) -> dict[str, Any]:
-    passengers = [head for head, idle in zip(bench.chosen, changes["passenger"], strict=False) if idle]
-    smaller = None
-    if passengers and len(passengers) < len(bench.chosen):
-        gates = bench.kept(_without(bench.chosen, passengers))
+    passengers, unsure = (
+        [head for head, one in zip(bench.chosen, changes["adds"], strict=False) if one == state]
+        for state in (checks.NOTHING, checks.UNDECIDED)
+    )
+    dropped, smaller = passengers or unsure, None
+    if dropped and len(dropped) < len(bench.chosen):
+        gates = bench.kept(_without(bench.chosen, dropped))
         full, (kept,) = bench.values(bench.engine(task), [gates])
         answers = _same_answers(bench, task, gates)
         smaller = Followed(full, found.none, kept, answers, found.families, found.groups)
-    return checks.minimal(found, smaller, [str(head) for head in passengers], asked)
+    return checks.minimal(found, smaller, [*map(str, passengers)], [*map(str, unsure)], asked)

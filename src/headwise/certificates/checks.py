@@ -19,7 +19,8 @@ from pydantic import Field
 
 from headwise import stats
 from headwise.settings import Settings, Share
-from headwise.sweeps.explained import tracking
+from headwise.sweeps.explained import CLOSE, tracking
+from headwise.sweeps.families import FEWEST, levels_of
 
 PASS, FAIL, UNDECIDED, NOT_TESTED, REPORTED = "pass", "fail", "undecided", "not tested", "reported"
 SUFFICIENT, FAMILIES, TRACKS, NECESSARY, COMPLETE, MINIMAL = range(1, 7)
@@ -38,10 +39,8 @@ NAMES = {
     BESIDE: "beside other methods",
 }
 """By number, which are those of docs/certify.md."""
-SMALLEST_EFFECT = 0.2
-"""A family whose own effect is a smaller share of the task's has too little to explain, and is left out."""
-FEWEST = 20
-"""Examples below which a check cannot pass, and a family is left out."""
+NOTHING, SOMETHING = "nothing", "something"
+"""What a head adds to the set; or undecided."""
 Groups = Sequence[str | None] | None
 
 
@@ -54,6 +53,9 @@ class Thresholds(Settings):
     """Check 2: largest |1 − EE| at any level of any facet."""
     r2: float = 0.5
     """Check 3: smallest R² between the model and the circuit, over examples."""
+    within: Share = 0.9
+    """Check 3, in place of R² where the model's metric varies by less than a fifth of the effect: smallest share of
+    examples within a fifth."""
     agreement: Share = 0.9
     """Check 3: smallest share of examples whose answer is that of the whole model."""
     necessary: Share = 0.5
@@ -62,6 +64,8 @@ class Thresholds(Settings):
     """Check 4: largest p against layer-matched random sets."""
     complete: Annotated[float, Field(gt=0)] = 0.2
     """Check 5: largest mean |difference| between model and circuit when both lose the same heads."""
+    idle: Annotated[float, Field(gt=0)] = 0.05
+    """Check 6: a head whose removal surely changes EE by less adds nothing."""
 
 
 @dataclass(frozen=True)
@@ -143,43 +147,19 @@ def sufficient(found: Followed, asked: Thresholds) -> dict[str, Any]:
 
 
 def levels(found: Followed, asked: Thresholds) -> pd.DataFrame:
-    """Check 2, a row per level of each facet; the intervals hold together (Bonferroni over the levels judged)."""
-    listed = [
-        (facet, level, np.asarray(numbers))
-        for facet, of in found.families.items()
-        for level, numbers in of.items()
-    ]
-    several = {facet for facet, of in found.families.items() if len(of) > 1}
-
-    def interval(numbers: np.ndarray, level: float) -> tuple[float, float, float]:
-        groups = None if found.groups is None else [found.groups[i] for i in numbers]
-        gains = found.kept[numbers] - found.none[numbers]
-        return share(gains, found.effects[numbers], groups, level)
-
-    judged_levels = [one for one in listed if one[0] in several and len(one[2]) >= FEWEST]
-    least = SMALLEST_EFFECT * abs(found.effects.mean())
-    weak = {one[:2] for one in listed if abs(found.effects[one[2]].mean()) < least}
-    clear = [one for one in judged_levels if one[:2] not in weak and not np.isnan(interval(one[2], 0.95)[0])]
-    together = 1 - 0.05 / max(1, len(clear))
+    """Check 2, a row per level of each facet; the intervals hold together."""
     rows = []
-    for facet, level, numbers in listed:
-        if facet not in several:
-            continue
-        value, lo, hi = interval(numbers, together)
-        state, note = judged(lo, hi, len(numbers), least=1 - asked.family, most=1 + asked.family), ""
-        if len(numbers) < FEWEST:
-            state, note = NOT_TESTED, f"fewer than {FEWEST} examples"
-        elif np.isnan(value):
-            state, note = NOT_TESTED, "no effect of its own to explain"
-        elif (facet, level) in weak:
-            state, note = NOT_TESTED, f"its own effect is below {SMALLEST_EFFECT:.0%} of the task's"
-        rows.append((facet, str(level), len(numbers), value, lo, hi, state, note))
+    for one in levels_of((found.kept - found.none)[None], found.effects, found.families, found.groups):
+        value, lo, hi = (float(end[0]) for end in (one.value, one.lo, one.hi))
+        state = judged(lo, hi, one.n, least=1 - asked.family, most=1 + asked.family)
+        state = NOT_TESTED if one.left_out else state
+        rows.append((one.facet, one.level, one.n, value, lo, hi, state, one.left_out))
     return pd.DataFrame(rows, columns=["facet", "level", "n", "value", "lo", "hi", "state", "note"])
 
 
 def in_families(table: pd.DataFrame, asked: Thresholds) -> dict[str, Any]:
-    """Check 2: the line of the level that is furthest from 1, among those with the worst state."""
-    measure = "explained effect of the worst family"
+    """Check 2: the line of the level that is farthest from 1, among those with the worst state."""
+    measure = "explained effect of the family farthest from 1"
     tested = table[table["state"] != NOT_TESTED]
     if not len(tested):
         why = (
@@ -190,30 +170,49 @@ def in_families(table: pd.DataFrame, asked: Thresholds) -> dict[str, Any]:
         return untested(FAMILIES, measure, why)
     state = overall(tested["state"])
     among = tested[tested["state"] == state]
-    worst = among.iloc[int((among["value"] - 1).abs().to_numpy().argmax())]
+    farthest = among.iloc[int((among["value"] - 1).abs().to_numpy().argmax())]
     left_out = table[table["state"] == NOT_TESTED]
-    note = f"{worst['facet']} = {worst['level']}, the worst of {len(tested)} families"
+    note = f"{farthest['facet']} = {farthest['level']}, the farthest of {len(tested)} families"
     if len(left_out):
         note += f"; {len(left_out)} left out ({left_out.iloc[0]['note']})"
-    more: dict[str, Any] = {"threshold": asked.family, "n": int(worst["n"]), "state": state, "note": note}
-    return row(FAMILIES, measure, worst["value"], (worst["lo"], worst["hi"]), **more)
+    more: dict[str, Any] = {"threshold": asked.family, "n": int(farthest["n"]), "state": state, "note": note}
+    return row(FAMILIES, measure, farthest["value"], (farthest["lo"], farthest["hi"]), **more)
 
 
 def tracks(found: Followed, asked: Thresholds, seed: int = 0) -> list[dict[str, Any]]:
-    """Check 3: the set follows the model from example to example, and gives its answers."""
+    """Check 3: the set follows the model from example to example, and gives its answers.
+
+    Where the model's own metric hardly differs between examples, R² would ask for differences that are too small to
+    matter; the share of examples within a fifth of the mean effect is then judged instead.
+    """
     options: dict[str, Any] = {"groups": found.groups, "seed": seed}
     followed = tracking(0, found.kept, found.full, float(found.effects.mean()), **options)
-    ends = followed.r2_lo, followed.r2_hi
-    state = judged(*ends, found.n, least=asked.r2)
-    note = f"{followed.within:.0%} of the examples within a fifth of the mean effect"
-    more: dict[str, Any] = {"threshold": asked.r2, "n": found.n, "state": state, "note": note}
-    lines = [row(TRACKS, "R² over examples", followed.r2, ends, **more)]
+    if all_alike(found.full, found.effects):
+        measure, value, least = "within a fifth of the mean effect", followed.within, asked.within
+        ends = followed.within_lo, followed.within_hi
+        spread = found.full.std() / abs(found.effects.mean())
+        note = (
+            f"all examples are alike: the metric varies by {spread:.0%} of the effect; R² {followed.r2:.2f}"
+        )
+    else:
+        measure, value, least = "R² over examples", followed.r2, asked.r2
+        ends = followed.r2_lo, followed.r2_hi
+        note = f"{followed.within:.0%} of the examples within a fifth of the mean effect"
+    state = judged(*ends, found.n, least=least)
+    more: dict[str, Any] = {"threshold": least, "n": found.n, "state": state, "note": note}
+    lines = [row(TRACKS, measure, value, ends, **more)]
     if found.same_answer is None:
         return [*lines, untested(TRACKS, "same answer", "an example has no foils", found.n)]
     lo, hi = map(float, stats.share_interval(found.same_answer, groups=found.groups))
     state = judged(lo, hi, found.n, least=asked.agreement)
     more = {"threshold": asked.agreement, "n": found.n, "state": state}
     return [*lines, row(TRACKS, "same answer", found.same_answer.mean(), (lo, hi), **more)]
+
+
+def all_alike(full: np.ndarray, effects: np.ndarray) -> bool:
+    """Whether m(full) varies less between examples than what counts as followed: a standard deviation below a fifth of
+    the mean effect."""
+    return bool(full.std() < CLOSE * abs(effects.mean()))
 
 
 def first_three(found: Followed, asked: Thresholds) -> dict[int, str]:
@@ -274,26 +273,34 @@ def complete(
     return row(COMPLETE, measure, shares.mean(), ends, **more)
 
 
-def head_changes(found: Followed, set_without_head: np.ndarray, seed: int = 0) -> pd.DataFrame:
-    """For each head of the set: the explained effect that the set loses without it, and whether it is a passenger.
+def head_changes(found: Followed, set_without_head: np.ndarray, asked: Thresholds) -> pd.DataFrame:
+    """For each head of the set: the explained effect that the set loses without it, and whether it adds nothing.
 
-    set_without_head `[N, E]`. A passenger is a head whose removal does not change the explained effect (sign-flip test,
-    Benjamini–Hochberg over the set). One whose removal raises it writes against the answer, as the model does.
+    set_without_head `[N, E]`. The intervals hold for all heads together (Bonferroni). A passenger is a head whose whole
+    interval is within ±`idle` (an equivalence test); one whose interval crosses an end of it is undecided. A head whose
+    removal raises EE by more writes against the answer, as the model does, and is no passenger.
     """
     losses = (found.kept - set_without_head).T  # E, N
-    ratio = stats.ratio_interval(losses, found.effects, groups=found.groups)
-    p = stats.sign_flip(losses, groups=found.groups, seed=seed)
-    q = stats.benjamini_hochberg(p)
-    ends = {"change": ratio.value, "lo": ratio.lo, "hi": ratio.hi}
-    return pd.DataFrame(ends | {"p": p, "q": q, "passenger": q >= 0.05})
+    together = 1 - 0.05 / max(1, len(set_without_head))
+    ratio = stats.ratio_interval(losses, found.effects, groups=found.groups, level=together)
+    ends = zip(ratio.lo, ratio.hi, strict=True)
+    states = [judged(*one, found.n, least=-asked.idle, most=asked.idle) for one in ends]
+    adds = [{PASS: NOTHING, FAIL: SOMETHING}.get(state, state) for state in states]
+    return pd.DataFrame({"change": ratio.value, "lo": ratio.lo, "hi": ratio.hi, "adds": adds})
 
 
 def minimal(
-    found: Followed, smaller: Followed | None, passengers: Sequence[str], asked: Thresholds
+    found: Followed,
+    smaller: Followed | None,
+    passengers: Sequence[str],
+    unsure: Sequence[str],
+    asked: Thresholds,
 ) -> dict[str, Any]:
-    """Check 6: no smaller set does the same. smaller: the set without its passengers; None where there are none.
+    """Check 6: no smaller set does the same.
 
-    The check fails if the set without all passengers passes each of checks 1 to 3 that the set itself passes.
+    smaller: the set without its passengers, or, if it has none, without the undecided heads; None where there are
+    neither, or no others. The check fails if that set, without passengers, passes each of checks 1 to 3 that the set
+    itself passes; it passes if that set fails one of them.
     """
     more: dict[str, Any] = {"n": found.n}
     states = {check: state for check, state in first_three(found, asked).items() if state == PASS}
@@ -303,8 +310,10 @@ def minimal(
         return row(MINIMAL, "passengers", len(passengers), (np.nan, np.nan), state=PASS, **more)
     again = first_three(smaller, asked)
     left = {again[check] for check in states}
-    state = FAIL if left == {PASS} else PASS if FAIL in left else UNDECIDED
+    state = PASS if FAIL in left else FAIL if passengers and left == {PASS} else UNDECIDED
     word = {FAIL: "do", PASS: "do not do", UNDECIDED: "may do"}[state]
-    listed = ", ".join(passengers[:12]) + (" …" if len(passengers) > 12 else "")
-    note = f"the others {word} as well without them: {listed}"
+    dropped = passengers or unsure
+    listed = ", ".join(dropped[:12]) + (" …" if len(dropped) > 12 else "")
+    without = "them" if passengers else "heads that may add nothing"
+    note = f"the others {word} as well without {without}: {listed}"
     return row(MINIMAL, "passengers", len(passengers), (np.nan, np.nan), state=state, note=note, **more)

@@ -46,7 +46,7 @@ _MOST_LEVELS = 16
 QUESTIONS = {
     (1, 0): "Does it do the task alone?",
     (2, 0): "In every kind of prompt?",
-    (3, 0): "Does it follow single prompts? (R²)",
+    (3, 0): "Does it follow single prompts?",
     (3, 1): "Does it give the same answers?",
     (4, 0): "Does the model need it?",
     (4, 1): "More than random heads? (p)",
@@ -135,6 +135,7 @@ def _checks(lines: pd.DataFrame, verdict: str) -> Panel:
     parts = lines.groupby("check").cumcount()
     for y, (row, part) in enumerate(zip(lines.to_dict("records"), parts, strict=True), 2):
         question = f"{row['check']} {QUESTIONS.get((row['check'], part), row['measure'])}"
+        question += " (R²)" if row["measure"].startswith("R²") else ""
         words = (row["state"], question, _number(row), row["needed"] or "–")
         for (_, x), text in zip(columns, words, strict=True):
             colour = INK if x else COLOURS[row["state"]]

@@ -52,18 +52,18 @@ _LONGEST_NAME = 30
 _THICK, _THIN = 1.6, 0.8
 PAPER_WIDTH = 7.2
 """Inches of a figure across a page."""
-R2, WORST = "r2", "worst_family"
+R2, LOWEST = "r2", "lowest_family"
 """Columns of the curves, and rows of panels, beside the explained effect."""
-_HEIGHTS = {EXPLAINED: 4, R2: 3, WORST: 3}
+_HEIGHTS = {EXPLAINED: 4, R2: 3, LOWEST: 3}
 """Of the rows of panels, relative."""
-_EXTRA = {EXPLAINED: 0.0, R2: 1.6, WORST: 1.6}
+_EXTRA = {EXPLAINED: 0.0, R2: 1.6, LOWEST: 1.6}
 """Inches that a row of panels adds to the figure."""
 _ABOUT = {
     EXPLAINED: "",
     R2: "R² = 1 − Σ(kept − full)² / Σ(full − its mean)² over examples: 0 is a constant, 1 follows the model; "
     "the axis ends at −1. ",
-    WORST: "Worst family: the lowest explained effect of a family of at least 20 examples, with an interval for all of "
-    "them together. ",
+    LOWEST: "Lowest family: the lowest explained effect of a family of at least 20 examples, with an interval for all "
+    "of them together. ",
 }
 _SHARES = {"within": ("examples within a fifth of the effect", "dash"), "agreement": ("same answer", "dot")}
 """Shares of examples: name and dash of their lines."""
@@ -89,7 +89,7 @@ def explained_chart(
     name: str = "",
 ) -> Chart:
     """A column of panels per task, of one ablation type: the explained effect of each model's first k heads, with its
-    interval; below it R² over examples and the explained effect of the worst family, where the table has them.
+    interval; below it R² over examples and the explained effect of the lowest family, where the table has them.
 
     curves: the rows of `curves` of one or several orders, with the controls of the chosen ones: thin grey, the mean of
         their draws and an interval over draws and examples; they end where too few heads are left besides the order's
@@ -142,7 +142,7 @@ def explained_chart(
         legend_columns=2 if columns < 3 else 3,
         table=mean_of_draws(table)[
             ["model", "task", "reference", "series", "k", "value", "lo", "hi", "n"]
-            + [column for column in ("r2", "within", "agreement", WORST, "family") if column in table]
+            + [column for column in ("r2", "within", "agreement", LOWEST, "family") if column in table]
         ],
     )
 
@@ -209,7 +209,7 @@ class _Panels:
 
     def kinds(self) -> list[str]:
         """The rows of panels: what the table has numbers for."""
-        found = [kind for kind in (R2, WORST) if kind in self.thick and self.thick[kind].notna().any()]
+        found = [kind for kind in (R2, LOWEST) if kind in self.thick and self.thick[kind].notna().any()]
         return [EXPLAINED, *found]
 
     def panel(self, kind: str, task: str) -> Panel:
@@ -229,7 +229,7 @@ class _Panels:
             marks: list[Mark] = [Rule(at=0), *self._keys(lines), *lines]
             y = Axis(label="R²" if not self.alone else "R², Share", limits=(-1.05, 1.08), ticks=(-1, 0, 1))
             return Panel(column=task_title(task), marks=marks, y=y, **common)
-        if kind == WORST:
+        if kind == LOWEST:
             lines = [line for row in together for line in self._worst(row, task)]
             marks = [Rule(at=self.threshold), *self._keys(lines), *lines]
             if not lines:
@@ -276,15 +276,15 @@ class _Panels:
         ]
 
     def _worst(self, member: Mapping[Any, Any], task: str) -> list[Line]:
-        """The explained effect of the worst family, and the mean over all examples as a thin line."""
+        """The explained effect of the lowest family, and the mean over all examples as a thin line."""
         rows, colour = self._of(member, task)
-        if rows[WORST].isna().all():
+        if rows[LOWEST].isna().all():
             return []
         look: dict[str, Any] = {"hover_prefix": str(member["model"]), "colour": colour, "common": True}
         words = rows["family"].tolist()
         return [
             curve(rows, band=0, width=_THIN, name="mean of all examples", **look),
-            curve(rows, y=WORST, name="worst family", width=_THICK, words=words, **look),
+            curve(rows, y=LOWEST, name="lowest family", width=_THICK, words=words, **look),
         ]
 
     def _thick(self, member: Mapping[Any, Any], task: str) -> Line:

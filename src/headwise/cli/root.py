@@ -25,7 +25,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 PANELS = {
     "Model": "model base dtype trust_remote_code",
     "Data": "task data n seed truncate columns",
-    "What to compute": "config method heads given metric reference window sink positions precision top confidence k "
+    "What to compute": "config method components heads given metric reference window sink positions precision top "
+    "confidence k "
     "quick steps option dry_run",
     "Where to run": "device batch_tokens engine address workers cores_per_worker devices_per_worker",
     "Output": "out fresh as_json quiet verbose",
@@ -89,6 +90,10 @@ TaskName = Annotated[
 MethodNames = Annotated[
     list[str] | None,
     typer.Option(help="score method; repeat for several", autocompletion=complete("methods")),
+]
+Components = Annotated[
+    list[str] | None,
+    typer.Option(help="what is scored: heads, mlps, input; or kv_heads alone; repeat for several"),
 ]
 MetricName = Annotated[str | None, typer.Option(help="metric; by default the task's own")]
 ABLATION = "ablation type: zero, mean, position_mean, resample, patch, window"

@@ -29,7 +29,7 @@ from headwise.sweeps.explained import (
     followed,
     needed_with_intervals,
 )
-from headwise.sweeps.families import Families, worst_family
+from headwise.sweeps.families import Families, lowest_family
 from headwise.tables.codec import Saved, stored
 
 THRESHOLD = 0.9
@@ -203,8 +203,8 @@ class Sweep(Curve):
             return ""
         words = f"; {found.k:.0f} kept: R² {found.r2:.2f}, {found.within:.0%} of the examples within a fifth"
         words += "" if np.isnan(found.agreement) else f", same answer in {found.agreement:.0%}"
-        worst = f", worst family {found.worst_family:.2f} ({found.family})"
-        return words + ("" if np.isnan(found.worst_family) else worst)
+        lowest = f", lowest family {found.lowest_family:.2f} ({found.family})"
+        return words + ("" if np.isnan(found.lowest_family) else lowest)
 
     @property
     def gains(self) -> np.ndarray:
@@ -250,7 +250,7 @@ class Sweep(Curve):
 
         Where heads are kept, what a mean leaves out stands beside it, with intervals (`r2_lo`, `r2_hi`, …): `r2`,
         `within` (see `Tracking`), `agreement` (share of examples whose most likely answer is that of the whole model;
-        NaN where it was not measured), `worst_family` (the lowest explained effect of a family; its name is `family`).
+        NaN where it was not measured), `lowest_family` (the lowest explained effect of a family; its name is `family`).
         """
         shares = super().explained()
         return shares if self.action == "mask" else pd.concat([shares, self._followed()], axis=1)
@@ -263,7 +263,7 @@ class Sweep(Curve):
         lo, hi = stats.share_interval(same, groups=self.groups)
         columns |= {"agreement": same.mean(axis=0), "agreement_lo": lo, "agreement_hi": hi}
         return pd.DataFrame(
-            columns | worst_family(self.gains[points], self.effects, self.families, self.groups)
+            columns | lowest_family(self.gains[points], self.effects, self.families, self.groups)
         )
 
     def tracking(self, k: float | None = None) -> Tracking:

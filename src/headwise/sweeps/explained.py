@@ -61,10 +61,10 @@ class Tracking(NamedTuple):
     """The share of examples whose most likely answer, among target and foils, is that of the whole model."""
     agreement_lo: float = float("nan")
     agreement_hi: float = float("nan")
-    worst_family: float = float("nan")
+    lowest_family: float = float("nan")
     """The lowest explained effect of a family of examples (`families.py`)."""
-    worst_family_lo: float = float("nan")
-    worst_family_hi: float = float("nan")
+    lowest_family_lo: float = float("nan")
+    lowest_family_hi: float = float("nan")
     family: str = ""
     """Which family that is, such as `order = BAB`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,16 +64,15 @@ def tokens_per_second(model: Model, task: Task) -> float:
     return (variants + 1) * length / seconds_of(lambda: engine.measure(gates))
 
 
-def seconds_of(work: Any) -> float:
-    """Of the second of two runs: the first compiles and fills caches. One that takes long is run once."""
-    seconds = 0.0
-    for _ in range(2):
+def seconds_of(work: Callable[[], object], enough: float = 2.0) -> float:
+    """Of the fastest of five runs, or of as many as fit into `enough` seconds: a first run fills caches, and other work
+    on the machine only makes a run slower."""
+    runs: list[float] = []
+    while len(runs) < 5 and sum(runs) < enough:
         started = time.perf_counter()
         work()
-        seconds = time.perf_counter() - started
-        if seconds > 2:
-            break
-    return seconds
+        runs.append(time.perf_counter() - started)
+    return min(runs)
 
 
 def duration(seconds: float) -> str:

@@ -19,7 +19,7 @@ import pandas as pd
 from headwise.certificates.certificate import Certificate
 from headwise.certificates.certify import NEGATIVES, Request, planned_rows
 from headwise.certificates.certify import certify as certify_heads
-from headwise.certificates.checks import Thresholds
+from headwise.certificates.checks import Thresholds, all_alike
 from headwise.certificates.refits import Fit, Plan, announcement, order_of
 from headwise.certificates.reported import Bench
 from headwise.errors import HeadwiseError
@@ -51,7 +51,11 @@ FEWEST_NEW = 4
 """Examples that a certificate needs at least."""
 
 
-@step(cost=lambda task, **_: POINTS * len(task), label="size of the circuit on {task.name} with {model.name}")
+@step(
+    version=2,
+    cost=lambda task, **_: POINTS * len(task),
+    label="size of the circuit on {task.name} with {model.name}",
+)
 def choose_size(
     job: Job, model: Model, task: Task, order: Order, thresholds: dict[str, float], options: dict[str, Any]
 ) -> tuple[int, str]:
@@ -68,7 +72,8 @@ def choose_size(
         by_level = [gains[level].mean() / effects[level].mean() for level in levels]
         if any(abs(1 - value) > asked.family for value in by_level):
             continue
-        if tracking(float(k), kept, curve.full, effect).r2 >= asked.r2:
+        found = tracking(float(k), kept, curve.full, effect)
+        if found.within >= asked.within if all_alike(curve.full, curve.effects) else found.r2 >= asked.r2:
             return int(k), ""
     reached = curve.k_at(1 - asked.sufficient).stays
     k = int(reached) if reached == reached and reached < curve.total else max(1, curve.total // 2)
@@ -76,6 +81,7 @@ def choose_size(
 
 
 @step(
+    version=2,
     cost=lambda task, heads, options, **_: planned_rows(task, heads, Request(**options)),
     label="certificate on {task.name} with {model.name}",
 )

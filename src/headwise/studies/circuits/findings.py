@@ -107,15 +107,15 @@ def following(row: Mapping[Any, Any]) -> str:
         numbers.append(f"{percent(row['within'])} of prompts within a fifth of the effect")
     if _known(row, "agreement"):
         numbers.append(f"the model's answer in {percent(row['agreement'])} {_ends(row, 'agreement')}")
-    return f"; {told} ({', '.join(numbers)}){_worst_family(row)}"
+    return f"; {told} ({', '.join(numbers)}){_lowest_family(row)}"
 
 
-def _worst_family(row: Mapping[Any, Any]) -> str:
+def _lowest_family(row: Mapping[Any, Any]) -> str:
     """What they recover of the family that they explain least; empty where no family could be read."""
-    if not _known(row, "worst_family"):
+    if not _known(row, "lowest_family"):
         return ""
-    share = f"{percent(row['worst_family'])} {_ends(row, 'worst_family')}"
-    return f"; of the worst family of prompts ({row['family']}) they recover {share}"
+    share = f"{percent(row['lowest_family'])} {_ends(row, 'lowest_family')}"
+    return f"; of the family of prompts that they explain least ({row['family']}) they recover {share}"
 
 
 def _known(row: Mapping[Any, Any], column: str) -> bool:

@@ -288,9 +288,9 @@ def measure(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
         for name, one in case.orders.items():
             controls = s.control_options if name == case.chosen else {}
             calls[case, name] = one.curve(case, case.test, **controls)
-        if s.maps:
-            best = case.orders[case.chosen]
-            heads = best.scores.top(s.maps, best.by)
+        best = case.orders[case.chosen]
+        # An MLP or a key/value head has no attention map.
+        if heads := [head for head in best.scores.order(best.by) if head.head >= 0][: s.maps]:
             calls[case] = map_attention(case.pair.model, case.test.examples[0].prompt, heads)
     results = run.all(calls, "curves")
     for case in cases:
@@ -304,7 +304,7 @@ def measure(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
             run.table("examples", curve.example_table().assign(**columns))
             run.table("circuits", pd.DataFrame([row | columns]))
             run.table("inputs", input_table(case.test, "curves").assign(**columns))
-        if s.maps:
+        if case in results:
             columns = {**columns, "series": case.chosen, "reference": case.reference}
             run.table("attention", results[case].assign(**columns)[[*columns, *results[case]]])
 
