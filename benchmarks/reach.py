@@ -138,7 +138,7 @@ class Bench:
     def _curve(self, one: Kept) -> dict[str, Any]:
         needed, shares = one.curve.k_at(THRESHOLD), one.curve.explained()
         row = {
-            "needed": [needed.k, needed.k_lo, needed.k_hi],
+            "needed": [needed.k, needed.lo, needed.hi],
             "stays": [needed.stays, needed.stays_lo, needed.stays_hi],
             "far": one.curve.k.tolist(),
             "share": self.cache.share(one.curve.k, one.tokens).round(4).tolist(),
@@ -179,7 +179,7 @@ class Bench:
                 rows[series] |= {m: with_interval(examples[series][m]) for m in ("logprob", "accuracy")}
             paired = {
                 f"{LEARNED} - {other}": {
-                    m: with_interval(examples[LEARNED][m] - examples[other][m])
+                    m: with_interval(examples[LEARNED][m], examples[other][m])
                     for m in ("logprob", "accuracy")
                 }
                 for other in examples
@@ -234,7 +234,7 @@ class Bench:
 
     def text(self) -> dict[str, Any]:
         """Cross-entropy of plain text by position: all heads, the needed ones, none."""
-        task = text_task(self.model, self.args.text, self.args.length, 32, self.args.seed)
+        task = text_task(self.model, self.args.text, self.args.length, 16, self.args.seed)
         count = self.result[GROUPS]["needed_far"]
         kept = self.measured(GROUPS, task, [0, count, len(self.cache.groups)], "mean_logprob")
         rows: dict[str, Any] = {"far": count}
@@ -253,7 +253,7 @@ class Bench:
         """Whether the model itself answers, by length."""
         rows: dict[str, Any] = {}
         for name in ("needle", "recall_from_context"):
-            for length in (500, 1000, 2000, 4000, 8000):
+            for length in self.args.lengths:
                 task = self.task(name, length, 32)
                 right = hw.measure(self.model, task, metric="accuracy", progress=False).full
                 lo, hi = stats.share_interval(right[:, None])
@@ -266,10 +266,12 @@ class Bench:
         return rows
 
 
-def with_interval(values: np.ndarray) -> list[float]:
-    """Mean over examples, lower and upper end of its 95 % interval."""
-    lo, hi = stats.mean_interval(values[:, None])
-    return [float(values.mean()), float(np.squeeze(lo)), float(np.squeeze(hi))]
+def with_interval(values: np.ndarray, minus: np.ndarray | None = None) -> list[float]:
+    """Mean over examples, lower and upper end of its 95 % interval; minus: of the paired difference."""
+    one, other = values[:, None], None if minus is None else minus[:, None]
+    interval = stats.metric_interval(one) if other is None else stats.difference_interval(one, other)
+    mean = values.mean() - (0 if minus is None else minus.mean())
+    return [float(mean), *(float(np.squeeze(end)) for end in interval)]
 
 
 def main() -> None:
@@ -281,6 +283,7 @@ def main() -> None:
     parser.add_argument("--dtype")
     parser.add_argument("--length", type=int, default=1000)
     parser.add_argument("--longer", type=int, default=4000)
+    parser.add_argument("--lengths", type=int, nargs="*", default=[500, 1000, 2000, 4000, 8000])
     parser.add_argument("--n", type=int, default=128, help="examples, half of them to rank")
     parser.add_argument("--n-longer", type=int, default=32)
     parser.add_argument("--window", type=int, default=64)
@@ -298,7 +301,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "reach.json")
     args = parser.parse_args()
     bench = Bench(args)
-    bench.part("accuracy_by_length", 20, bench.lengths)
     for unit in UNITS:
         bench.part(f"ranking {unit}", 50, bench.rank, unit)
         if unit in bench.orders:
@@ -316,6 +318,7 @@ def main() -> None:
             )
             bench.part("depths", 5, bench.depths)
             bench.part("text", 10, bench.text)
+    bench.part("accuracy_by_length", 20, bench.lengths)
     if UNITS[1] in bench.result:
         bench.part("longer heads", 25, bench.elsewhere, UNITS[1], "needle", args.longer, args.n_longer)
 

@@ -79,6 +79,7 @@ ROWS = {
     "study functions": Row("method", HELPS),
     "study masking": Row("method positions", HELPS),
     "study prompts": Row("heads"),
+    "study reach": Row("method", "the head needs to see far"),
     "study roles": Row("positions", "the gate is open: the head is kept"),
     "study score": Row("method positions", HELPS),
     "study wiring": Row("heads method", "the edge helps"),
@@ -136,6 +137,7 @@ EXCEPTIONS = {
     "study circuits": ("mean, patch", "both; `patch` only where all examples have counterfactuals"),
     "study contrast": ("zero", "as in its paper"),
     "study masking": ("zero", "as in its paper"),
+    "study reach": ("window", "it asks which heads need to see far"),
     "study roles": ("zero", "as in its paper; `mean` where a norm follows the heads"),
     "headwise export": (
         "zero",
@@ -236,7 +238,7 @@ def references(model, tuned, task):
     for name, study in studies().items():
         if "reference" in study.settings.model_fields:
             found[f"study {name}"] = study.settings.model_fields["reference"].default or "zero"
-    found |= {f"study {name}": EXCEPTIONS[f"study {name}"][0] for name in ("circuits", "masking")}
+    found |= {f"study {name}": EXCEPTIONS[f"study {name}"][0] for name in ("circuits", "masking", "reach")}
     for name, command in typer.main.get_command(app).commands.items():
         if given := [one.default for one in command.params if one.name == "reference"]:
             study = SHORT_FORMS.get(name)

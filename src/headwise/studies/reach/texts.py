@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 
 from headwise.model.model import Model
 from headwise.tasks import Example, Task
@@ -22,20 +23,13 @@ def text_task(model: Model, source: str, length: int, n: int, seed: int) -> Task
     examples: list[Example] = []
     draw = random.Random(f"text/{source}/{length}/{seed}")
     for number in range(n):
-        sentences, words, tokens = sentences_of(draw, source), list[str](), 0
-        while tokens < length:
-            words += next(sentences).split()
-            tokens = len(model.tokens(" ".join(words)))
-        end = len(words)
-        while len(words) < end + SCORED:
+        sentences, words = sentences_of(draw, source), list[str]()
+        while len(words) < length + SCORED:  # a word has at least one token
             words += next(sentences).split()
         for part in range(1, PARTS + 1):
             wanted = length * part // PARTS
-            cut = min(
-                end, int(1.1 * end * wanted / tokens)
-            )  # words and tokens grow together: start a little late
-            while cut > 1 and len(model.tokens(" ".join(words[:cut]))) > wanted:
-                cut -= 1
+            cut = bisect_right(range(1, wanted), wanted, key=lambda k: len(model.tokens(" ".join(words[:k]))))
+            cut = max(1, cut)
             prompt, target = " ".join(words[:cut]), " " + " ".join(words[cut : cut + SCORED])
             examples.append(Example(prompt, target, group=str(number), family={"position": str(wanted)}))
     return Task("text", tuple(examples), "mean_logprob", {"length": length, "seed": seed})
