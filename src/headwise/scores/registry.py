@@ -7,6 +7,7 @@ up in the command line, in the tables and in the report by itself.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +17,8 @@ from typing import Any, get_type_hints
 import numpy as np
 from pydantic import ConfigDict, create_model
 
-from headwise.errors import HeadwiseError, unknown
+from headwise import stats
+from headwise.errors import HeadwiseError, unknown, warn_once
 from headwise.heads import HEADS, ComponentKinds, Layout, Order, Scores
 from headwise.heads.components import existing
 from headwise.metrics import Metric
@@ -26,6 +28,7 @@ from headwise.model.measure.positions import ANSWERED, EACH, Given
 from headwise.model.model import Model
 from headwise.registry import Registry
 from headwise.settings import Settings
+from headwise.stats.resampling import independent
 from headwise.tasks.examples import Task
 
 
@@ -308,3 +311,9 @@ def row_numbers(task: Task, details: Mapping[str, Any]) -> tuple[int, ...] | Non
     if details.get("replicates") == "seeds":
         return None
     return tuple(task.numbers[i] for i in details["held_out"]) if "held_out" in details else task.numbers
+
+
+def note_too_few(task: Task, tests: int, what: str = "head") -> None:
+    """Log, once for each sentence, what the task's examples are too few to show."""
+    if sentence := stats.too_few(independent(task.shared_groups(), len(task)), tests, what):
+        warn_once(logging.getLogger(__name__), sentence)

@@ -20,7 +20,6 @@ from headwise.model.measure.positions import EACH
 from headwise.model.measure.rows import MeasureSettings
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
-from headwise.scores.few_examples import note_too_few
 from headwise.scores.registry import (
     METHODS,
     Method,
@@ -28,6 +27,7 @@ from headwise.scores.registry import (
     check_method_positions,
     check_metric,
     methods,
+    note_too_few,
     row_groups,
     row_numbers,
 )

@@ -19,7 +19,7 @@ from headwise.model.measure.rows import MeasureSettings
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
 from headwise.scores.edges.registry import EDGE_METHODS, EdgeMethod, EdgeSetup, sender_kinds
-from headwise.scores.few_examples import note_too_few
+from headwise.scores.registry import note_too_few
 from headwise.several import several
 from headwise.tasks.examples import Task
 from headwise.tasks.opening import TaskLike, as_task

@@ -19,7 +19,6 @@ from headwise.progress import Progress, reporting
 from headwise.scores.ablation import CALL_COST, AblationOptions
 from headwise.scores.adaptive.adaptive import to_precision
 from headwise.scores.adaptive.sample import Sample, design_effect
-from headwise.scores.few_examples import note_too_few
 from headwise.scores.interactions.pairs import (
     Unit,
     all_pairs,
@@ -29,7 +28,7 @@ from headwise.scores.interactions.pairs import (
 )
 from headwise.scores.interactions.result import Interactions
 from headwise.scores.measure import MeasureOptions
-from headwise.scores.registry import BACKWARD_ROWS
+from headwise.scores.registry import BACKWARD_ROWS, note_too_few
 from headwise.tasks.opening import TaskLike, as_task
 
 if TYPE_CHECKING:
