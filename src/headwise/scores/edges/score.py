@@ -66,19 +66,14 @@ def edges(
     chosen.settings(**options)
     task = as_task(task, model, {})
     note_leading_space(model, task)
-    MeasureSettings(
+    how = MeasureSettings(
         reference=reference,
         positions=positions,
         seed=seed,
         batch_tokens=batch_tokens,
         components=tuple(several(components)),
     )
-    check_stored(reference, "the edges")
-    if "kv_heads" in several(components):
-        raise HeadwiseError(
-            "kv_heads is no component of edges: a key/value head writes nothing itself; name what reads, such as "
-            "into='L3KV1.K'"
-        )
+    _check_measured(how)
     measured = metric_named(metric or task.metric)
     _check_metric(chosen, measured)
     parts = take_apart(model)
@@ -104,6 +99,15 @@ def edges(
         details | {"examples": task.fingerprint},
         task.shared_groups(),
     )
+
+
+def _check_measured(how: MeasureSettings) -> None:
+    check_stored(how.reference, "the edges")
+    if "kv_heads" in how.components:
+        raise HeadwiseError(
+            "kv_heads is no component of edges: a key/value head writes nothing itself; name what reads, such as "
+            "into='L3KV1.K'"
+        )
 
 
 def edge_cost(
