@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import headwise as hw
 from common import RESULTS, about, write
@@ -31,6 +30,7 @@ from headwise.sparsify.data import read_text
 from headwise.tasks.plain_text import passages
 
 RANKED, KINDS = ("nested", "attribution", "magnitude"), ("heads", "kv_heads")
+HOW: dict[str, Any] = {"metric": "mean_logprob", "progress": False}
 
 
 def magnitude(model: Any) -> list[Any]:
@@ -42,22 +42,50 @@ def magnitude(model: Any) -> list[Any]:
     return sorted(norms, key=lambda head: -norms[head])
 
 
-def orders(
-    model: Any, task: Any, updates: int, seeds: int, draws: int
-) -> tuple[dict[str, Any], dict[str, float]]:
-    """Kind/ranking -> order, and the seconds of the learned ones."""
-    found: dict[str, Any] = {}
-    seconds: dict[str, float] = {}
-    for kind in KINDS:
-        for method, options in (("nested", {"updates": updates, "seeds": seeds}), ("attribution", {})):
-            began = time.perf_counter()
-            scores = hw.score(model, task, method, components=[kind], progress=False, **options)
-            seconds[f"{kind}/{method}"] = round(time.perf_counter() - began, 1)
-            found[f"{kind}/{method}"] = scores.order()
-        found[f"{kind}/magnitude"] = magnitude(model)
-        for draw in range(draws):
-            found[f"{kind}/random {draw}"] = random.Random(draw).sample(model.heads(), len(model.heads()))
+def orders(model: Any, task: Any, kind: str, asked: argparse.Namespace) -> tuple[dict[str, Any], float]:
+    """Ranking -> order, and the seconds of the learned one."""
+    began = time.perf_counter()
+    how: dict[str, Any] = {"components": [kind], "progress": False}
+    nested = hw.score(model, task, "nested", updates=asked.updates, seeds=asked.seeds, checks=5, **how)
+    seconds = round(time.perf_counter() - began, 1)
+    print(f"{kind}: nested ranking in {seconds} s", flush=True)
+    found = {"nested": nested.order(), "attribution": hw.score(model, task, "attribution", **how).order()}
+    found["magnitude"] = magnitude(model)
+    for draw in range(asked.draws):
+        found[f"random {draw}"] = random.Random(draw).sample(model.heads(), len(model.heads()))
     return found, seconds
+
+
+def compared(
+    model: Any, found_on: Any, tested: Any, kind: str, ranked: dict[str, Any], draws: int
+) -> tuple[Any, ...]:
+    """Rows of the table; of the first size what nested masks cut, and its losses; the losses of the whole model."""
+    total, possible = counts(model.hooks)[0], sizes(model.hooks, kind)
+    cuts = {
+        (name, size): heads_to_cut(model, order, 1 - size[0] / total, kind)
+        for size in possible
+        for name, order in ranked.items()
+    }
+    gates = np.stack([mask_gates(heads, model.shape) for heads in cuts.values()])
+    measured = hw.measure(model, tested, gates, reference="mean", reference_task=found_on, **HOW)
+    losses, whole = dict(zip(cuts, -measured.values, strict=True)), -measured.full[0]
+    rows = []
+    for size in possible:
+        by = {name: losses[name, size] for name in RANKED}
+        by["random"] = np.mean([losses[f"random {draw}", size] for draw in range(draws)], axis=0)
+        for name, values in by.items():
+            numbers = {"loss": values.mean(), "cost": (values - whole).mean()}
+            numbers["cost_lo"], numbers["cost_hi"] = stats.mean_interval(values - whole)
+            if name != "nested":
+                numbers["above_nested"] = (values - by["nested"]).mean()
+                numbers["lo"], numbers["hi"] = stats.difference_interval(values, by["nested"])
+            row = {"components": kind, "kept": list(size), "share": 1 - size[0] / total, "ranking": name}
+            rows.append(row | {key: float(number) for key, number in numbers.items()})
+            print(
+                *(f"{value:.3f}" if isinstance(value, float) else value for value in rows[-1].values()),
+                flush=True,
+            )
+    return rows, cuts["nested", possible[0]], losses["nested", possible[0]], whole
 
 
 def main() -> None:
@@ -67,80 +95,33 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--rank-on", type=Path, required=True)
     parser.add_argument("--text", type=Path, required=True)
-    parser.add_argument("--passages", type=int, default=256, help="of each text")
-    parser.add_argument("--updates", type=int, default=200)
+    parser.add_argument("--passages", type=int, default=128, help="of each text")
+    parser.add_argument("--updates", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
 
-    began = time.perf_counter()
     model = hw.load(asked.model, device=asked.device, dtype="float32")
     quick = hw.load(asked.model, device=asked.device, dtype="bfloat16") if "cuda" in asked.device else model
     found_on, tested = (passages(read_text(p), asked.passages, p.name) for p in (asked.rank_on, asked.text))
-    ranked, seconds = orders(quick, found_on, asked.updates, asked.seeds, asked.draws)
-    del quick
-
-    total = counts(model.hooks)[0]
-    named = [(kind, size) for kind in KINDS for size in sizes(model.hooks, kind)]
-    cuts = {
-        (name, size): heads_to_cut(model, ranked[name], 1 - size[0] / total, kind)
-        for kind, size in named
-        for name in ranked
-        if name.startswith(f"{kind}/")
-    }
-    gates = np.stack([mask_gates(heads, model.shape) for heads in cuts.values()])
-    how: dict[str, Any] = {"metric": "mean_logprob", "progress": False}
-    measured = hw.measure(model, tested, gates, reference="mean", reference_task=found_on, **how)
-    losses = dict(zip(cuts, -measured.values, strict=True))
-    whole = -measured.full[0]
-
-    rows = []
-    for kind, size in named:
-        draws = [losses[f"{kind}/random {draw}", size] for draw in range(asked.draws)]
-        by = {name: losses[f"{kind}/{name}", size] for name in RANKED} | {"random": np.mean(draws, axis=0)}
-        for name, values in by.items():
-            lo, hi = stats.mean_interval(values - whole)
-            row = {"components": kind, "kept": list(size), "share": 1 - size[0] / total, "ranking": name}
-            row |= {"loss": values.mean(), "cost": (values - whole).mean(), "cost_lo": lo, "cost_hi": hi}
-            if name != "nested":
-                lo, hi = stats.difference_interval(values, by["nested"])
-                row |= {"above_nested": (values - by["nested"]).mean(), "lo": lo, "hi": hi}
-            rows.append(
-                {
-                    key: float(one) if isinstance(one, np.floating | np.ndarray) else one
-                    for key, one in row.items()
-                }
-            )
-            print(*(f"{value:.3f}" if isinstance(value, float) else value for value in rows[-1].values()))
-
-    kind, size = named[0]
-    prompts = [example.prompt + example.target for example in found_on]
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        path = hw.export(
-            model,
-            cuts[f"{kind}/nested", size],
-            Path(folder) / "small",
-            shrink=True,
-            reference_prompts=prompts,
-        )
-        small = hw.load(str(path), device=asked.device, dtype="float32")
-        written = -hw.measure(small, tested, **how).values
-    gap = float(np.abs(written - losses[f"{kind}/nested", size]).max())
-    print(
-        f"whole {whole.mean():.3f}; folder {written.mean():.3f}, at most {gap:.1e} from the gates on a passage"
-    )
     setting = {name: getattr(value, "name", value) for name, value in vars(asked).items()}
-    result = {"setting": setting, "whole": float(whole.mean()), "rows": rows, "seconds_of_ranking": seconds}
-    result |= {
-        "folder_loss": float(written.mean()),
-        "folder_gap": gap,
-        "seconds": round(time.perf_counter() - began, 1),
-    }
-    write(
-        asked.out or RESULTS / f"shrink-{asked.device.split(':')[0]}.json", {**about(asked.device), **result}
-    )
+    result: dict[str, Any] = {**about(asked.device), "setting": setting, "rows": [], "seconds_of_nested": {}}
+    for kind in KINDS:
+        ranked, result["seconds_of_nested"][kind] = orders(quick, found_on, kind, asked)
+        rows, cut, losses, whole = compared(model, found_on, tested, kind, ranked, asked.draws)
+        prompts = [example.prompt + example.target for example in found_on]
+        with tempfile.TemporaryDirectory() as folder:
+            path = hw.export(model, cut, Path(folder) / "small", shrink=True, reference_prompts=prompts)
+            small = hw.load(str(path), device=asked.device, dtype="float32")
+            written = -hw.measure(small, tested, **HOW).values
+        gap = float(np.abs(written - losses).max())
+        print(
+            f"whole {whole.mean():.3f}; folder {written.mean():.3f}, at most {gap:.1e} from the gates on a passage"
+        )
+        result |= {"whole": float(whole.mean()), f"folder_gap_{kind}": gap, "rows": [*result["rows"], *rows]}
+        write(asked.out or RESULTS / f"shrink-{asked.device.split(':')[0]}.json", result)
 
 
 if __name__ == "__main__":

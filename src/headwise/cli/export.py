@@ -133,7 +133,7 @@ def export(
     settings = options.pop("option")
     loaded = load(model, **options)
     tasks = [] if measure == "none" else [open_task(measure, n, model=loaded, seed=seed)]
-    by = by or ("signed" if gate > 1 or keep or shrink else "least")
+    by = by or ("signed" if gate > 1 or keep or share is not None else "least")
     picked: dict[str, Any] = {
         "task": task[-1] if task else None,
         "method": method,
