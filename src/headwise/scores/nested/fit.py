@@ -23,6 +23,7 @@ from headwise.errors import HeadwiseError
 from headwise.scores.gates.batches import batches
 from headwise.scores.gates.fit import Rates
 from headwise.scores.nested.problem import (
+    SIZES,
     Problem,
     draw_sizes,
     grid_sizes,
@@ -111,6 +112,8 @@ class NestedFit(Settings):
     """Examples per update and seed."""
     masks: Count = 8
     """Circuit sizes k per update, all run on the same examples: an update has examples × masks rows per seed."""
+    sizes: Annotated[str, one_of("sizes", lambda: SIZES)] = "both"
+    """How the sizes of an update are drawn: `log` (log-uniformly), `uniform`, or `both` (half of them each way)."""
     rows: Count | None = None
     """Maximum number of rows of one seed in backward passes; null: as many as the updates have."""
     objective: Annotated[str, one_of("objective", lambda: OBJECTIVES)] = "match"
@@ -214,7 +217,9 @@ class _Training:
         s, problem = self.settings, self.problem
         done = update / max(1, s.updates - 1)
         temperature = float(np.exp(np.interp(done, [0, 1], np.log(s.temperature))))
-        sizes = np.concatenate([draw_sizes(self.random[i], s.masks, problem.size) for i in self.active])
+        sizes = np.concatenate(
+            [draw_sizes(self.random[i], s.masks, problem.size, s.sizes) for i in self.active]
+        )
         numbers = np.repeat([problem.train[next(self._examples[i])] for i in self.active], s.masks, axis=0)
         strengths = np.repeat(self.strengths[self.active], s.masks, axis=0)  # G, N
         soft = soft_masks(strengths, sizes, temperature)
