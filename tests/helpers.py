@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
+import multiprocessing
+import os
+import signal
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +50,35 @@ def make_panicking_tokenizer():
     steps = [pre_tokenizers.Split(Regex("(a+)+$"), "isolated"), pre_tokenizers.WhitespaceSplit()]
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     return tokenizer
+
+
+def forked(said: Path, work, *arguments):
+    """A process that calls `work` and writes what it says into a file: a copy of this one, with torch imported."""
+
+    def call():
+        out = os.open(said, os.O_WRONLY | os.O_CREAT)
+        for stream, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(out, stream)
+            setattr(sys, name, os.fdopen(stream, "w", buffering=1, closefd=False))
+        logging.getLogger().handlers.clear()  # pytest's
+        # A suite started in the background ignores Ctrl-C, and its children would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        work(*arguments)
+
+    process = multiprocessing.get_context("fork").Process(target=call)
+    process.start()
+    return process
+
+
+def forked_command(said: Path, *words):
+    """`headwise WORDS` in a process of its own."""
+    from headwise.cli.app import main
+
+    def command():
+        sys.argv = ["headwise", *map(str, words)]
+        main()
+
+    return forked(said, command)
 
 
 def word_task(n: int = 6, metric: str = "logit_diff", equal_length: bool = True) -> Task:

@@ -47,6 +47,7 @@ ROWS = {
     "hw.diff": Row("heads method positions", "the head helps the second model more"),
     "hw.edges": Row("method positions", "the edge helps"),
     "hw.explore": Row("", HELPS),
+    "hw.export": Row("heads"),
     "hw.generate": Row("ablate keep positions"),
     "hw.interactions": Row("heads positions", "two heads back each other up: together they help more"),
     "hw.lens": Row("", "the answer is ahead of the foils after this layer"),
@@ -65,6 +66,9 @@ ROWS = {
     "Model.gates": Row("ablate keep"),
     "Model.logits": Row("positions"),
     "Model.outputs": Row("keep"),
+    "Model.query_heads": Row("heads"),
+    "Model.save_pattern": Row("heads"),
+    "Model.streaming": Row("heads"),
     "Scores.order": Row("by"),
     "Scores.top": Row("by"),
     "study backups": Row("heads", "two heads back each other up: together they help more"),
@@ -75,6 +79,7 @@ ROWS = {
     "study functions": Row("method", HELPS),
     "study masking": Row("method positions", HELPS),
     "study prompts": Row("heads"),
+    "study reach": Row("method", "the head needs to see far"),
     "study roles": Row("positions", "the gate is open: the head is kept"),
     "study score": Row("method positions", HELPS),
     "study wiring": Row("heads method", "the edge helps"),
@@ -89,6 +94,8 @@ ROWS = {
     "headwise export": Row("heads keep method by"),
     "headwise interactions": Row("heads", "two heads back each other up: together they help more"),
     "headwise list": Row(),
+    "headwise mcp": Row(),
+    "headwise push": Row(),
     "headwise report": Row(),
     "headwise run": Row("method"),
     "headwise score": Row("method positions", HELPS),
@@ -101,11 +108,15 @@ OTHER_MEANINGS = {
     ("hw.certify", "heads"): "the set that is tested",
     ("study certify", "heads"): "the set that is tested",
     ("headwise certify", "heads"): "the set that is tested",
+    ("hw.export", "heads"): "the heads that are removed or amplified; with `share` a ranking",
     ("hw.generate", "positions"): "only `all` and `last`",
     ("hw.patch", "heads"): "the heads whose outputs are exchanged",
     ("Model.check_heads", "heads"): "the heads that the model must have",
     ("Model.logits", "positions"): "the token positions whose logits are returned",
     ("Model.outputs", "keep"): "a function from a layer's head outputs to what is stored",
+    ("Model.query_heads", "heads"): "heads, key/value heads among them, as query heads",
+    ("Model.save_pattern", "heads"): "the heads that see the whole context",
+    ("Model.streaming", "heads"): "the heads that see the whole context",
     ("study wiring", "heads"): "how many top heads the circuit is made of",
     ("headwise edges", "heads"): "how many top heads the circuit is made of",
     ("headwise export", "heads"): "the heads, or the scores, by which heads are removed",
@@ -115,6 +126,10 @@ OTHER_MEANINGS = {
 }
 
 EXCEPTIONS = {
+    "hw.export": (
+        "zero",
+        "no examples; with `shrink` and `reference_prompts` `mean`, in families with a bias for it",
+    ),
     "hw.generate": ("zero", "there are no examples; `mean` where `reference_prompts` are given"),
     "hw.lm_eval": ("zero", "there are no examples"),
     "hw.patch": ("patch", "the output on the other prompt is what is put in"),
@@ -122,8 +137,12 @@ EXCEPTIONS = {
     "study circuits": ("mean, patch", "both; `patch` only where all examples have counterfactuals"),
     "study contrast": ("zero", "as in its paper"),
     "study masking": ("zero", "as in its paper"),
+    "study reach": ("window", "it asks which heads need to see far"),
     "study roles": ("zero", "as in its paper; `mean` where a norm follows the heads"),
-    "headwise export": ("zero", "the heads are zeros in the weights"),
+    "headwise export": (
+        "zero",
+        "the heads are zeros in the weights; with `--shrink` `mean` where a bias can take it",
+    ),
     "headwise run": ("–", "that of the study"),
 }
 
@@ -213,17 +232,19 @@ def references(model, tuned, task):
         "hw.sweep": hw.sweep(model, task, scores, k=[0, 1], controls=(), **quiet),
     }
     found = {call: result.reference for call, result in results.items()}
-    found |= {call: EXCEPTIONS[call][0] for call in ("hw.lm_eval", "hw.patch", "Model.gated")}
+    found |= {call: EXCEPTIONS[call][0] for call in ("hw.export", "hw.lm_eval", "hw.patch", "Model.gated")}
     explorer = Gated.model_fields["reference"].default
     found |= {"hw.explore": explorer, "headwise explore": explorer, "headwise export": "zero"}
     for name, study in studies().items():
         if "reference" in study.settings.model_fields:
             found[f"study {name}"] = study.settings.model_fields["reference"].default or "zero"
-    found |= {f"study {name}": EXCEPTIONS[f"study {name}"][0] for name in ("circuits", "masking")}
+    found |= {f"study {name}": EXCEPTIONS[f"study {name}"][0] for name in ("circuits", "masking", "reach")}
     for name, command in typer.main.get_command(app).commands.items():
         if given := [one.default for one in command.params if one.name == "reference"]:
             study = SHORT_FORMS.get(name)
-            found[f"headwise {name}"] = given[0] or (found[f"study {study}"] if study else "–")
+            found[f"headwise {name}"] = given[0] or found.get(
+                f"study {study}", found.get(f"headwise {name}", "–")
+            )
     return found
 
 

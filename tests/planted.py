@@ -310,3 +310,65 @@ def area_under_curve(scores, planted):
     pairs = [(a, b) for a, p in zip(scores, planted, strict=True) if p
              for b, other in zip(scores, planted, strict=True) if not other]  # fmt: skip
     return sum((a > b) + 0.5 * (a == b) for a, b in pairs) / len(pairs)
+
+
+# ---- reach ----------------------------------------------------------------------------------------------------------
+
+_NEAR = {"cat": "red", "dog": "blue"}
+"""What stands near the end of a prompt that has this word at its beginning."""
+
+
+def far_model(tokenizer, seed=0):
+    """A GPT-2 of 4 layers × 4 heads; returns model, far heads, near heads (two each, drawn by the seed).
+
+    Far heads attend to "cat" or "dog" wherever it stands, near ones to "red" or "blue"; both write for the answer. The
+    other heads and the MLPs are random and weak.
+    """
+    size, heads, layers = 8, 4, 4
+    width = size * heads
+    hf = tiny_model(
+        "gpt2", vocab_size=len(tokenizer), n_layer=layers, n_head=heads, n_embd=width, n_positions=64,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    random = torch.Generator().manual_seed(seed)
+    chosen = [divmod(i, heads) for i in torch.randperm(layers * heads, generator=random)[:4].tolist()]
+    drawn = torch.randn(width, 5, generator=random)
+    axes = torch.linalg.qr(torch.cat([torch.ones(width, 1), drawn], 1))[0].T
+    far, near, answer = axes[1:3], axes[3:5], axes[5]  # of far and near: that there is such a word, and which
+    with torch.no_grad():
+        for block in hf.transformer.h:
+            for weight in (block.attn.c_proj.weight, block.mlp.c_proj.weight):
+                weight.copy_(0.05 * torch.randn(weight.shape, generator=random))
+        for weight in (hf.transformer.wte.weight, hf.transformer.wpe.weight):
+            weight.copy_(0.3 * torch.randn(weight.shape, generator=random))
+            weight -= weight @ axes.T @ axes
+        for sign, words in ((1, ("cat", "red")), (-1, ("dog", "blue"))):
+            for word, (there, which) in zip(words, (far, near), strict=True):
+                hf.transformer.wte.weight[tokenizer.encode(word)[0]] += 3 * (there + sign * which)
+            hf.lm_head.weight[tokenizer.encode(words[0])[0]] = sign * answer
+        for number, (layer, head) in enumerate(chosen):
+            there, which = far if number < 2 else near
+            attention, at = hf.transformer.h[layer].attn, head * size
+            for part in range(3):
+                attention.c_attn.weight[:, part * width + at : part * width + at + size] = 0
+            attention.c_attn.bias[at] = 10  # the same query everywhere
+            attention.c_attn.weight[:, width + at] = 2 * there
+            attention.c_attn.weight[:, 2 * width + at] = which
+            attention.c_proj.weight[at : at + size] = 0
+            attention.c_proj.weight[at] = answer
+    named = [hw.Head(layer, head) for layer, head in chosen]
+    return hw.load(hf, tokenizer=tokenizer, name=f"far {seed}"), set(named[:2]), set(named[2:])
+
+
+def far_words(n=32, seed=0, length=40):
+    """ "cat" or "dog" in the first half is the target; "red" or "blue" near the end goes with it."""
+    random = np.random.default_rng(seed)
+    others = [word for word in WORDS if word not in (*_NEAR, *_NEAR.values())]
+    examples = []
+    for _ in range(n):
+        words = list(random.choice(others, length))
+        pair = ["cat", "dog"][:: random.choice([1, -1])]
+        words[random.integers(2, length // 2)] = pair[0]
+        words[-random.integers(2, 5)] = _NEAR[pair[0]]
+        examples.append(Example(" ".join(words), f" {pair[0]}", (f" {pair[1]}",)))
+    return Task("far words", tuple(examples), "logit_diff")

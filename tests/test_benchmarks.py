@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import sys
 
 import numpy as np
@@ -31,6 +32,26 @@ def benchmarks_on_path(monkeypatch):
 def test_the_pages_are_what_the_script_writes_from_the_results():
     for path, text in importlib.import_module("table").pages().items():
         assert path.read_text(encoding="utf-8") == text, f"run benchmarks/table.py: {path.name} is stale"
+
+
+@pytest.mark.parametrize("name", ["outside", "claims"])
+def test_the_tables_of_a_page_are_those_of_its_results(name):
+    script = importlib.import_module(name)
+    written = script.PAGE.read_text(encoding="utf-8")
+    result = json.loads((script.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    assert script.page(written, result) == written
+
+
+def test_the_few_shot_prompts_and_their_shuffled_ones_have_the_same_words():
+    task = importlib.import_module("claims").few_shot(12)
+    assert len({example.prompt for example in task}) == 12
+    for example in task:
+        assert sorted(example.prompt.split()) == sorted(example.counterfactual.split())
+        shown, shuffled = (text.split("\n") for text in (example.prompt, example.counterfactual))
+        assert shown[-1] == shuffled[-1]
+        assert not set(shown[:-1]) & set(shuffled[:-1])
+        assert example.target not in example.prompt
+        assert len(set(example.foils)) == 4
 
 
 def test_the_readme_quotes_the_speed_up_of_its_table_and_has_at_most_eight_rows():

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headwise.heads import Edges, Head, Scores
     from headwise.model.attention.attention import attention
     from headwise.model.generation.generate import generate
+    from headwise.model.load.export import export
     from headwise.model.load.load import load
     from headwise.model.measure.patching import patch
     from headwise.model.model import Model
@@ -54,6 +55,7 @@ _HOMES = {
     "edges": "headwise.scores.edges",
     "attention": "headwise.model.attention.attention",
     "explore": "headwise.explorer.explorer",
+    "export": "headwise.model.load.export",
     "generate": "headwise.model.generation.generate",
     "interactions": "headwise.scores.interactions.interactions",
     "lens": "headwise.scores.lens",
@@ -85,6 +87,7 @@ __all__ = [
     "diff",
     "edges",
     "explore",
+    "export",
     "generate",
     "interactions",
     "lens",

@@ -1,6 +1,7 @@
 """Checks of the arguments of `hw.load`, `hw.score` and the other calls: a name has the same values in all of them.
 
 `headwise/__init__.py` puts `checked` around every public function. An argument that is None by default may be None.
+`window` and `sink` beside the reference `window` (or beside `streaming`) become part of its name.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from headwise.errors import HeadwiseError, quoted
 from headwise.files import user_path
+from headwise.names import WINDOW, reference_name
 from headwise.settings import Count, Seed, Settings, passes
 
 
@@ -96,6 +98,10 @@ def checked(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def with_checks(*args: Any, **options: Any) -> Any:
+        reference = options.get("reference") or (WINDOW if "streaming" in options else "")
+        sizes = {"window", "sink"} & options.keys()
+        if sizes and isinstance(reference, str) and reference.startswith(WINDOW):
+            options["reference"] = reference_name(reference, **{name: options.pop(name) for name in sizes})
         try:
             bound = signature.bind(*args, **options)
         except TypeError:  # Python says what is wrong

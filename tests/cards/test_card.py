@@ -311,7 +311,7 @@ def test_mistakes_are_explained(tiny, head, task, message):
 
 def test_l23h3_of_smollm2_pushes_the_subjects_name_down(smollm2):
     """In IOI the foil is the subject, whose name comes twice."""
-    card = hw.card(smollm2, "L23H3", hw.task("ioi", 16, model=smollm2), progress=False)
+    card = hw.card(smollm2, "L23H3", hw.task("ioi", 8, model=smollm2), progress=False)
     tokens = named(card.table("tokens"), path="output")
     subject, indirect = named(tokens, kind="foil"), named(tokens, kind="target")
     assert subject["logit"].mean() < -1.5
@@ -321,6 +321,6 @@ def test_l23h3_of_smollm2_pushes_the_subjects_name_down(smollm2):
         foil = named(subject, example=rows["example"].iloc[0])["token"].item()
         assert foil in rows["token"].tolist()
     assert card.table("scores").set_index("measure").loc["attribution (mean)", "rank"] == 1
-    assert "among the ten most suppressed tokens in 16 of 16 examples" in repr(card)
+    assert "among the ten most suppressed tokens in 8 of 8 examples" in repr(card)
     last = card.table("attention").query("query == key.max() and key > 0")
     assert last["attention"].max() > 0.4

@@ -1,12 +1,12 @@
-"""The command line as a user meets it: exit codes, one sentence per mistake, and real processes for all that works."""
+"""The command line as a user meets it: exit codes, one sentence per mistake, real processes where they matter."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -19,8 +19,10 @@ import pytest
 import headwise as hw
 from headwise.charts.static import figure
 from headwise.cli.app import main
+from headwise.studies.base import save_figures
+from helpers import every_format, forked_command
 
-# Figures are drawn where a real process writes a run.
+# Figures are drawn by one test alone.
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
@@ -142,20 +144,11 @@ def test_every_position_is_a_table_a_figure_and_a_sentence_and_is_computed_once(
     assert len(pd.read_parquet(tmp_path / "at/tables/scores.parquet")) == 16
 
 
-def test_score_writes_the_contracts_files_and_a_figure(folder, tmp_path):
-    done = headwise(
-        "score",
-        folder,
-        "induction",
-        "--method",
-        "ablation",
-        "-n",
-        6,
-        "--out",
-        tmp_path / "run",
-        "--device",
-        "cpu",
-    )
+def test_score_writes_the_contracts_files_and_a_figure(folder, tmp_path, here, monkeypatch):
+    monkeypatch.setattr("headwise.studies.base.save_figures", save_figures)
+    options = ("--method", "ablation", "-n", 6, "--out", tmp_path / "run", "--device", "cpu")
+    with every_format():
+        done = here("score", folder, "induction", *options)
     assert done.returncode == 0, done.stderr
     table = pd.read_parquet(tmp_path / "run/tables/scores.parquet")
     assert list(table.columns[:12]) == "model task method layer head score stderr lo hi n p q".split()
@@ -174,7 +167,7 @@ def test_score_writes_the_contracts_files_and_a_figure(folder, tmp_path):
 
 
 def test_score_by_nested_masks_ranks_every_component(folder, tmp_path, here):
-    options = ["--set", "method_options.rows=40", "--set", 'method_options.components=["heads", "mlps"]']
+    options = ["--set", "method_options.rows=40", "--components", "heads", "--components", "mlps"]
     # One ending and one answer for all: what the components of a random model do to one, they do to every example.
     examples = hw.task("induction", 24).examples
     answers = {"target": examples[0].target, "foils": examples[0].foils}
@@ -193,6 +186,22 @@ def test_score_by_nested_masks_ranks_every_component(folder, tmp_path, here):
     np.testing.assert_allclose(ranks, (np.arange(20) + 1) / 20)
     assert "the ten largest of 20" in done.stdout
     assert not (tmp_path / "run/partial").exists()
+
+
+def test_scores_and_circuits_of_key_value_heads(folder, tmp_path, here):
+    """The study `circuits` ranks and sweeps what its methods score."""
+    about = ["induction", "--components", "kv_heads", "--device", "cpu", "--out"]
+    done = here("score", folder, *about, tmp_path / "run", "-n", 6)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_parquet(tmp_path / "run/tables/scores.parquet")
+    assert table["head"].tolist() == [-1000, -1001] * 4
+    assert "L0KV1" in done.stdout
+    more = ["-n", 8, "--method", "ablation", "--set", "refits=0"]
+    done = here("run", "circuits", folder, *about, tmp_path / "circuits", *more)
+    assert done.returncode == 0, done.stderr
+    assert pd.read_parquet(tmp_path / "circuits/tables/curves.parquet")["k"].max() == 8
+    refused = here("score", folder, *about, tmp_path / "no", "--components", "heads")
+    assert "ask for kv_heads alone" in refused.stderr
 
 
 def test_the_chunk_size_is_stored_in_the_run(folder, tmp_path, here):
@@ -346,21 +355,11 @@ def test_certify_takes_model_task_and_ranking_from_a_run(folder, tmp_path, here)
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path):
-    import signal
-
-    code = "from headwise.cli.app import main; main()"
-    arguments = f"score {folder} induction -n 2000 --batch-tokens 64 --out {tmp_path / 'run'} --device cpu"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments.split(), *"--method random --method ablation".split()],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        # A suite started in the background ignores Ctrl-C, and its children would inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    words = f"score {folder} induction -n 2000 --batch-tokens 64 --out {tmp_path / 'run'} --device cpu"
+    process = forked_command(tmp_path / "said", *words.split(), *"--method random --method ablation".split())
     from headwise.runs import Store
 
-    while process.poll() is None:  # until the first of the two cells is stored
+    while process.is_alive():  # until the first of the two cells is stored
         time.sleep(0.2)
         if (tmp_path / "run/cells.sqlite").exists():
             store = Store(tmp_path / "run/cells.sqlite")
@@ -368,13 +367,11 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path):
             store.close()
             if finished:
                 break
-    said = None
-    while said is None:
-        process.send_signal(signal.SIGINT)
-        # Python drops an interrupt that arrives in a destructor; people press again.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            _, said = process.communicate(timeout=8)
-    assert process.returncode == 1, said
+    while process.is_alive():
+        os.kill(process.pid, signal.SIGINT)
+        process.join(8)  # Python drops an interrupt that arrives in a destructor; people press again
+    said = (tmp_path / "said").read_text()
+    assert process.exitcode == 1, said
     assert "the same command resumes" in said
     assert "Traceback" not in said
     assert json.loads((tmp_path / "run/run.json").read_text())["status"] == "interrupted"

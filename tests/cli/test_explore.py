@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
+import time
 import urllib.request
 import webbrowser
 from pathlib import Path
@@ -20,7 +20,7 @@ from headwise.cli.demo import explored
 from headwise.explorer.explorer import Explorer
 from headwise.explorer.server import Server
 from headwise.model.verify.tiny import tiny_model
-from helpers import REPOSITORY, make_word_tokenizer
+from helpers import forked_command, make_word_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -33,33 +33,23 @@ def folder(tmp_path_factory):
     return place
 
 
-def started(*arguments):
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "headwise", "explore", *map(str, arguments)]
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A job in the background ignores Ctrl-C, and so would what it starts.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-def test_the_command_prints_an_address_that_answers_and_ctrl_c_ends_it_cleanly(folder):
-    process = started(folder, "--no-browser", "--device", "cpu")
+def test_the_command_prints_an_address_that_answers_and_ctrl_c_ends_it_cleanly(folder, tmp_path):
+    process = forked_command(tmp_path / "said", "explore", folder, "--no-browser", "--device", "cpu")
     try:
-        line = process.stdout.readline()
-        (address,) = re.findall(r"http://127\.0\.0\.1:\d+/[\w-]{16,}/", line)
-        assert "explorer of tiny" in line
-        page = urllib.request.urlopen(address, timeout=60).read().decode()  # noqa: S310
+        said = ""
+        while not (found := re.search(r"http://127\.0\.0\.1:\d+/[\w-]{16,}/(?=\s)", said)):
+            assert process.is_alive(), said
+            time.sleep(0.05)
+            said = (tmp_path / "said").read_text() if (tmp_path / "said").exists() else ""
+        assert "explorer of tiny" in said
+        page = urllib.request.urlopen(found[0], timeout=60).read().decode()  # noqa: S310
         assert "<title>headwise explorer</title>" in page
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        os.kill(process.pid, signal.SIGINT)
+        process.join(60)
     finally:
         process.kill()
-    assert process.returncode == 0
+    assert process.exitcode == 0
+    said = (tmp_path / "said").read_text()
     assert said.strip().endswith("stopped")
     assert "Traceback" not in said
 

@@ -10,6 +10,7 @@ import torch
 
 import headwise as hw
 from explore.conftest import PROMPT, quiet_job
+from headwise.errors import HeadwiseError
 from headwise.explorer.live import Live
 from headwise.explorer.requests import Attribution, Run
 from headwise.tasks import Example, Task
@@ -234,3 +235,19 @@ def test_the_bundled_model_streams_and_shows_the_same_as_the_library(smollm2, re
                 smollm2, prompt, gates, reference=reference, max_new_tokens=10, progress=False
             )
             assert (tokens, text) == (written.tokens[0][0], written.texts[0][0])
+
+
+def test_windowed_heads_stream_what_generate_writes(tiny):
+    live, sets = Live(tiny), random_gates(tiny, 6, seed=3)
+    prompt = " ".join(WORDS[(3 * i * i + i) % len(WORDS)] for i in range(90))
+    written = hw.generate(tiny, prompt, sets, reference="window", max_new_tokens=NEW, progress=False)
+    for v, gates in enumerate(sets):
+        assert answer(live, gates, "window", prompt)[0] == written.tokens[v][0]
+    assert written.tokens != hw.generate(tiny, prompt, sets, max_new_tokens=NEW, progress=False).tokens
+    asked = Attribution(tab="t", prompt=prompt, reference="window")
+    (event,) = live.attribution(asked, quiet_job())
+    task = Task("one", (Example(prompt, f" {event['target']['text'].strip()}"),), "logprob")
+    scores = hw.score(tiny, task, "attribution", reference="window", progress=False)
+    np.testing.assert_allclose(np.array(event["values"]), scores.values, rtol=1e-4, atol=1e-6)
+    with pytest.raises(HeadwiseError, match="are all of it"):
+        answer(live, sets[0], "window")

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.heads import COMPONENTS, Head, Layout, Scores, keep_gates, mask_gates, single_gates
+from headwise.heads import COMPONENTS, Head, Layout, Scores, keep_gates, mask_gates, save_order, single_gates
 from headwise.heads.components import kinds_of
 from headwise.heads.heads_file import read_heads
+from headwise.tables.frames import grid
 
 ABOUT = {"model": "m", "task": "t", "method": "ablation", "metric": "logit_diff"}
 HEADS = np.array([[True, True, False], [True, True, True]])  # 2 layers, the first with 2 heads
 
 
-@pytest.mark.parametrize("component", [Head(12, 3), Head(12, -1), Head(0, -1), Head(0, -2)])
+@pytest.mark.parametrize(
+    "component", [Head(12, 3), Head(12, -1), Head(0, -1), Head(0, -2), Head(7, -1000), Head(7, -1012)]
+)
 def test_a_component_is_written_and_read_alike_without_a_model(component):
     assert Head.parse(str(component)) == component
 
 
-@pytest.mark.parametrize("text", ["MLP", "mlp3", "MLP-1", "Input", "L0H-1", "input0"])
+@pytest.mark.parametrize(
+    "text", ["MLP", "mlp3", "MLP-1", "Input", "L0H-1", "input0", "L1KV", "L1KV-1", "l1kv1", "KV1"]
+)
 def test_what_is_no_component_is_refused(text):
     with pytest.raises(HeadwiseError, match="is not a head"):
         Head.parse(text)
@@ -120,3 +126,73 @@ def test_a_difference_of_scores_needs_the_same_components(scores):
     alone = Scores.from_examples(np.ones((6, 2, 5)), **ABOUT)
     with pytest.raises(HeadwiseError, match="different components"):
         scores - alone
+
+
+# ---- key/value heads, which stand alone ---------------------------------------------------------------------------
+
+GROUPS = np.array([[0, 0, 0], [0, 0, 1]])
+
+
+@pytest.fixture
+def kv_scores():
+    layout = Layout.of(HEADS, ("kv_heads",), GROUPS)
+    examples = np.where(layout.exists, np.random.default_rng(1).normal(size=(6, 2, 2)), np.nan)
+    return Scores.from_examples(examples, **ABOUT, exists=layout.exists, components=("kv_heads",))
+
+
+def test_every_key_value_head_has_a_cell():
+    layout = Layout.of(HEADS, ("kv_heads",), GROUPS)
+    assert layout.exists.tolist() == [[True, False], [True, True]]
+    assert list(map(str, layout.listed())) == ["L0KV0", "L1KV0", "L1KV1"]
+    assert [one.cell for one in layout.listed()] == [(0, 0), (1, 0), (1, 1)]
+    assert layout.modules == []
+    assert mask_gates(["L1KV1"], layout).tolist() == [[1, 1], [1, 0]]
+    assert single_gates(["L0KV0"], layout).tolist() == [[[0, 1], [1, 1]]]
+
+
+@pytest.mark.parametrize("wrong", ["L0KV1", "L1H1", "MLP0", "L2KV0"])
+def test_what_is_no_key_value_head_is_refused(wrong):
+    with pytest.raises(HeadwiseError, match=f"has no component {wrong}"):
+        mask_gates([wrong], Layout.of(HEADS, ("kv_heads",), GROUPS))
+
+
+def test_a_key_value_head_is_no_index_of_an_array():
+    """Read as an index it would be another head; so it is too large for any array."""
+    with pytest.raises(IndexError):
+        np.zeros((30, 900))[Head(1, -1000)]
+
+
+def test_tables_files_and_maps_keep_key_value_heads(kv_scores, tmp_path):
+    table = kv_scores.table()
+    assert table["head"].tolist() == [-1000, -1000, -1001]
+    assert set(table["component"]) == {"kv_head"}
+    np.testing.assert_array_equal(table["score"], kv_scores.values[[0, 1, 1], [0, 0, 1]])
+    assert kv_scores["L1KV1"] == kv_scores[1, -1001] == kv_scores.values[1, 1]
+    kv_scores.save(tmp_path / "s.npz")
+    again = Scores.load(tmp_path / "s.npz")
+    assert again.order() == kv_scores.order()
+    assert again.components == ("kv_heads",)
+    table.to_parquet(tmp_path / "scores.parquet")
+    assert read_heads(tmp_path / "scores.parquet", 3) == kv_scores.order()
+    save_order(kv_scores.order(), tmp_path / "heads.json")
+    assert read_heads(tmp_path / "heads.json") == kv_scores.order()
+    assert read_heads("L1KV1,L0KV0") == [(1, -1001), (0, -1000)]
+    np.testing.assert_array_equal(grid(table), kv_scores.values)
+    axes = kv_scores.plot().axes[0]
+    assert axes.get_xlabel() == "Key/value head"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1"]
+    assert "3 components" in repr(kv_scores)
+
+
+def test_scores_of_one_kind_do_not_answer_for_another(kv_scores, scores):
+    for one, name in ((kv_scores, "L1H1"), (kv_scores, "MLP0"), (scores, "L1KV1")):
+        with pytest.raises(HeadwiseError, match=f"which {name} is not; score it with components="):
+            one[name]
+    with pytest.raises(HeadwiseError, match="these scores have no L1KV2"):
+        kv_scores["L1KV2"]
+
+
+def test_a_table_of_heads_and_key_value_heads_is_refused(kv_scores, scores, tmp_path):
+    pd.concat([kv_scores.table(), scores.table()]).to_parquet(tmp_path / "scores.parquet")
+    with pytest.raises(HeadwiseError, match="kv_heads together with heads"):
+        read_heads(tmp_path / "scores.parquet", 3)

@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import pandas as pd
@@ -20,7 +18,7 @@ from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
 from headwise.sparsify.data import Pool, read_text, sequences
 from headwise.sparsify.sparsify import evaluate, sparsify
-from helpers import WORDS
+from helpers import WORDS, forked_command
 
 pytest.importorskip("peft")
 
@@ -117,18 +115,14 @@ def test_a_training_killed_and_stopped_resumes_to_the_same_weights(taught, tmp_p
     given = [str(taught / "base"), "--text", str(taught / "text.txt"), "--steps", "20", "--batch", "8"]
     given += ["--length", "32", "--rank", "4", "--sample", "12", "--device", "cpu", "--set", "warmup=5"]
     given += ["--set", "check_every=20", "--set", "checkpoint_every=5"]
-    command = [sys.executable, "-m", "headwise", "sparsify", *given, "--out"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    running = subprocess.Popen(
-        [*command, str(tmp_path / "killed")], env=environment, stderr=subprocess.DEVNULL
-    )
+    running = forked_command(tmp_path / "said", "sparsify", *given, "--out", tmp_path / "killed")
     state = tmp_path / "killed/training/state.safetensors"
     started = time.monotonic()
-    while not state.exists() and running.poll() is None and time.monotonic() - started < 120:
+    while not state.exists() and running.is_alive() and time.monotonic() - started < 120:
         time.sleep(0.01)
-    running.send_signal(signal.SIGKILL)
-    running.wait()
-    assert state.exists()
+    os.kill(running.pid, signal.SIGKILL)
+    running.join()
+    assert state.exists(), (tmp_path / "said").read_text()
     with open(state, "rb") as file:
         assert b'"step":"20"' not in file.read(200)  # it was killed on the way
     # Twice more: stopped on purpose after an update or so, then through to the end.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -14,11 +15,12 @@ import pytest
 from typer.testing import CliRunner
 
 import headwise as hw
+from headwise import registry
 from headwise.cli.app import app
 from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import LocalExecutor, read_info
-from helpers import labelled_file, make_word_tokenizer
+from helpers import forked, labelled_file, make_word_tokenizer
 
 ANSWERS = {"animals": ("cat", "dog", "bird"), "colours": ("red", "blue", "small")}
 
@@ -79,6 +81,15 @@ STUDY = """
 """
 
 
+def run_script(script, variables):
+    """As `python SCRIPT` in its folder does."""
+    os.environ.update(variables)
+    registry._load_plugins.cache_clear()
+    os.chdir(script.parent)
+    sys.argv = [script.name]
+    runpy.run_path(script.name, run_name="__main__")
+
+
 @pytest.mark.parametrize("plugged", [True, False], ids=["a plug-in file", "a study in the script itself"])
 def test_the_command_of_a_run_with_a_plug_in_runs(plugged, place, tmp_path):
     call = "import headwise as hw\nhw.run('heads_of', 'run', models=['my model'], power=2, device='cpu')\n"
@@ -88,7 +99,9 @@ def test_the_command_of_a_run_with_a_plug_in_runs(plugged, place, tmp_path):
     shutil.rmtree(place / "run", ignore_errors=True)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     named = {"HEADWISE_PLUGINS": str(plugin)} if plugged else {}
-    subprocess.run([sys.executable, script.name], env=environment | named, cwd=place, check=True)
+    python = forked(tmp_path / "said", run_script, script, named)
+    python.join()
+    assert python.exitcode == 0, (tmp_path / "said").read_text()
     info = json.loads((place / "run" / "run.json").read_text())
     shutil.rmtree(place / "run")
     (tmp_path / "bin").mkdir()

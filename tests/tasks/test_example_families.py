@@ -21,7 +21,9 @@ FACETS = {
     "ioi": {"order", "template", "length"},
     "ioi_long": {"order", "template", "length"},
     "math": {"steps"},
+    "needle": {"depth", "length"},
     "recall": {"relation"},
+    "recall_from_context": {"fact", "length"},
     "syntax": {"phenomenon"},
     "word_problems": {"level"},
 }

@@ -91,7 +91,7 @@ def measure_heads(
     step(1)
     parts = {
         "card_examples": _examples(task, heads, effects, examples).assign(
-            metric=measured.name, reference=reference
+            metric=measured.name, reference=engine.reference
         ),
         "card_attention": looked,
         "card_tokens": tokens,
@@ -103,7 +103,7 @@ def measure_heads(
         for name, part in parts.items()
         if part is not None and len(part)
     }
-    return Measured(tables, effects, measured.name, reference, list(dict.fromkeys(notes)))
+    return Measured(tables, effects, measured.name, engine.reference, list(dict.fromkeys(notes)))
 
 
 STEPS = 4

@@ -13,7 +13,6 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,10 +34,9 @@ from headwise.certificates.refits import (
 )
 from headwise.certificates.reported import SPECIFIC_DRAWS, Bench, ablations, components_of, specific
 from headwise.errors import HeadwiseError
-from headwise.heads import Edges, Head, Order, Scores, head_list
-from headwise.heads.components import has_others
+from headwise.heads import HEADS, Edges, Head, Order, Scores
 from headwise.heads.controls import layer_matched_heads
-from headwise.heads.heads_file import read_heads
+from headwise.heads.heads_file import named_heads
 from headwise.metrics.logits import winner
 from headwise.model.measure.references import ReferenceName
 from headwise.model.model import Model
@@ -160,7 +158,7 @@ def _ranked_again(bench: Bench, asked: Request, progress: Progress) -> Refits:
     )
     if progress is True:
         announce(refits.announcement(bench, plan.finding, 0, plan), progress)
-    others = {"components": bench.layout.components} if has_others(bench.layout.components) else {}
+    others = {"components": bench.layout.components} if bench.layout.components != HEADS else {}
 
     def rank(fits: Sequence[Fit]) -> list[Order]:
         orders = []
@@ -180,20 +178,9 @@ def circuit_of(
     model: Model, heads: Any, k: int | None = None, prefer: Mapping[str, str] | None = None
 ) -> Order:
     """The set of heads that a caller means, checked against the model. prefer: of several maps of a run."""
-    heads = getattr(heads, "path", heads)  # of an opened run
     if isinstance(heads, Edges):
         raise HeadwiseError("a certificate is about heads, not about edges; give the heads of the circuit")
-    if isinstance(heads, str | Path):
-        heads, k = read_heads(heads, k, model=model.name, existing=model.heads(), prefer=prefer), None
-    if isinstance(heads, Scores):
-        if k is None:
-            raise HeadwiseError("scores rank every head; say how many of the first form the circuit: k=48")
-        order = heads.order()
-    else:
-        order = head_list(heads)
-    if k is not None and not 1 <= k <= len(order):
-        raise HeadwiseError(f"k is {k}; expected 1 to {len(order)}, the number of heads that are ranked")
-    chosen = order[:k]
+    chosen = named_heads(heads, k, model.name, model.heads(), prefer)
     if not chosen:
         raise HeadwiseError("the set of heads is empty; name at least one head, such as L23H3")
     if len(set(chosen)) < len(chosen):

@@ -12,7 +12,7 @@ from headwise.certificates import checks
 from headwise.certificates.checks import ABLATIONS, SPECIFIC, Followed, row, untested
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Order, keep_gates, mask_gates
-from headwise.heads.components import kinds_of
+from headwise.heads.components import KV_HEADS, kinds_of
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
@@ -27,7 +27,7 @@ OTHER_REFERENCES = ("mean", "resample", "patch")
 
 def components_of(chosen: Sequence[Head]) -> tuple[str, ...]:
     kinds = kinds_of(chosen)
-    return kinds if "heads" in kinds else ("heads", *kinds)
+    return kinds if kinds == KV_HEADS or "heads" in kinds else ("heads", *kinds)
 
 
 class Bench:

@@ -28,11 +28,13 @@ from headwise.charts.chart import (
     whole_ticks,
 )
 from headwise.charts.words import method_title, minus, span
+from headwise.names import KV
 from headwise.tables.frames import (
     LEVEL,
     SKEWED,
     by_size,
     check_map,
+    column_numbers,
     columns_of,
     grid,
     head_names,
@@ -76,32 +78,32 @@ def head_panel(
         grid(table, name, shape) if name in table else absent
         for name in (*bounds, "n", "q" if of == "score" else "")
     ]
-    others = bool((table["head"] < 0).any())
+    groups, others = bool((table["head"] <= KV).any()), bool((column_numbers(table) < 0).any())
     cells = Cells(values=values, scale=scale, details=np.stack(details, axis=-1), heads=True)
-    if others:  # a click on such a map chooses no head
+    if groups or others:  # a click on such a map chooses no head
         cells = Cells(values=values, scale=scale, hover="layer %{{y}}: {value}")
     elif of == "score":
         cells = replace(cells, examples=columns_of(table, *SCORED))
     marks: list[Cells | Line] = [cells]
     if dots is not None and len(dots):
-        marks.append(Line(x=dots["head"] % heads, y=dots["layer"], **_DOT))
+        marks.append(Line(x=column_numbers(dots) % heads, y=dots["layer"], **_DOT))
     return Panel(
         marks=marks,
-        x=_head_axis(heads, most[1], others=others),
+        x=_head_axis(heads, most[1], "Key/value head" if groups else "Head", others=others),
         y=Axis(label="Layer", limits=(layers - 0.5, -0.5), ticks=whole_ticks(layers, most[0])),
         model=str(table["model"].iloc[0]) if "model" in table else "",
         **fields,
     )
 
 
-def _head_axis(columns: int, most: int, *, others: bool) -> Axis:
-    """The axis of heads; with other components the last two columns have names."""
+def _head_axis(columns: int, most: int, label: str, *, others: bool) -> Axis:
+    """The axis of heads; with MLPs or the input the last two columns have names."""
     limits = (-0.5, columns - 0.5)
     if not others:
-        return Axis(label="Head", limits=limits, ticks=whole_ticks(columns, most))
+        return Axis(label=label, limits=limits, ticks=whole_ticks(columns, most))
     ticks = whole_ticks(columns - 2, most)
     names = [*map(str, ticks), "input", "MLP"]
-    return Axis(label="Head", limits=limits, ticks=[*ticks, columns - 2, columns - 1], names=names, angle=45)
+    return Axis(label=label, limits=limits, ticks=[*ticks, columns - 2, columns - 1], names=names, angle=45)
 
 
 def matrix_panel(

@@ -13,7 +13,7 @@ _NAMES = {
     "methods": tuple(
         "ablation attribution direct gating integrated keep nested pattern probe random sensitivity".split()
     ),
-    "references": ("zero", "mean", "position_mean", "resample", "patch"),
+    "references": ("zero", "mean", "position_mean", "resample", "patch", "window"),
 }
 """Names whose registries import torch; a test compares them. Names of plug-ins are not completed."""
 

@@ -67,7 +67,8 @@ def _tasks() -> Rows:
 
     rows = []
     for family in families().values():
-        options = "; ".join(f"{name}: {', '.join(values)}" for name, values in family.options.items())
+        valid = {k: ", ".join(v) if type(v) is tuple else str(v) for k, v in family.options.items()}
+        options = "; ".join(f"{name}: {values}" for name, values in valid.items())
         examples = task(family.name, 8).examples
         foils = _how_many([bool(example.foils) for example in examples])
         counterfactuals = _how_many([bool(example.counterfactual) for example in examples])

@@ -18,14 +18,16 @@ from typer.models import OptionInfo
 from headwise.cli import output
 from headwise.cli.complete import complete
 from headwise.errors import command_line
+from headwise.names import reference_name
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PANELS = {
     "Model": "model base dtype trust_remote_code",
     "Data": "task data n seed truncate columns",
-    "What to compute": "config method heads given metric reference positions precision top confidence k quick steps "
-    "option dry_run",
+    "What to compute": "config method components heads given metric reference window sink positions precision top "
+    "confidence k "
+    "quick steps option dry_run",
     "Where to run": "device batch_tokens engine address workers cores_per_worker devices_per_worker",
     "Output": "out fresh as_json quiet verbose",
 }
@@ -89,8 +91,12 @@ MethodNames = Annotated[
     list[str] | None,
     typer.Option(help="score method; repeat for several", autocompletion=complete("methods")),
 ]
+Components = Annotated[
+    list[str] | None,
+    typer.Option(help="what is scored: heads, mlps, input; or kv_heads alone; repeat for several"),
+]
 MetricName = Annotated[str | None, typer.Option(help="metric; by default the task's own")]
-ABLATION = "ablation type: zero, mean, position_mean, resample, patch"
+ABLATION = "ablation type: zero, mean, position_mean, resample, patch, window"
 ReferenceName = Annotated[str, typer.Option(help=ABLATION, autocompletion=complete("references"))]
 _POSITIONS = (
     "token positions that gates act on: all, last, 3 or 3,-1 (negative: from the end), or spans: S2 or S2,end"
@@ -116,7 +122,11 @@ class Options(BaseModel):
     metric: str | None = None
     """metric; by default the task's own"""
     reference: str | None = None
-    """ablation type: zero, mean, position_mean, resample, patch; by default that of the study"""
+    """ablation type: zero, mean, position_mean, resample, patch, window; by default that of the study"""
+    window: int | None = Field(None, ge=1)
+    """with --reference window: how many of the last tokens an ablated head sees; by default 64"""
+    sink: int | None = Field(None, ge=0)
+    """with --reference window: how many of the first tokens it sees; by default 4"""
     dry_run: bool = Field(False, alias="--dry-run")
     """show settings, models, examples, forward rows, minutes and memory; compute and write nothing"""
     seed: int | None = Field(None, ge=0)
@@ -190,12 +200,16 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
 def _with_output_options(function: Callable[..., Any]) -> Callable[..., None]:
     signature = inspect.signature(function, eval_str=True)
     names = ["quiet", "verbose"] if signature.return_annotation is None else ["as_json", "quiet", "verbose"]
-    added = [_parameter(name, Options.model_fields[name]) for name in names]
+    sizes = ["window", "sink"] if "reference" in signature.parameters else []
+    added = [_parameter(name, Options.model_fields[name]) for name in (*sizes, *names)]
 
     @functools.wraps(function)
     def command(**values: Any) -> None:
         chosen = {name: values.pop(name) for name in names}
+        given = {name: values.pop(name) for name in sizes}
         with output.verbosity(chosen["quiet"], chosen["verbose"]), command_line():
+            if any(size is not None for size in given.values()):
+                values["reference"] = reference_name(str(values["reference"]), **given)
             output.show(lambda: function(**values), chosen.get("as_json", False))
 
     parameters = [

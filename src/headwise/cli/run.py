@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 
 from headwise.cli.complete import complete, names
 from headwise.cli.output import echo
-from headwise.cli.root import MODEL_HELP, STUDY, MethodNames, app, argument, with_options
+from headwise.cli.root import MODEL_HELP, STUDY, Components, MethodNames, app, argument, with_options
 from headwise.cli.running import run_study
 
 
@@ -53,6 +53,7 @@ def run(
     ] = None,
     data: Annotated[list[Path] | None, typer.Option(help="a task file, beside or instead of --task")] = None,
     method: MethodNames = None,
+    components: Components = None,
     k: Annotated[
         list[int] | None, typer.Option("-k", help="number of heads; repeat for several", min=0)
     ] = None,
@@ -66,4 +67,6 @@ def run(
     models = [*rest[:1], *(model or [])]
     tasks = [*rest[1:], *(task or []), *map(str, data or [])]
     settings: dict[str, Any] = {"models": models, "tasks": tasks, "method": method, "k": k}
+    if components:
+        settings["method_options"] = {"components": components}
     return run_study(study, settings, flags)

@@ -6,7 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.root import STUDY, MethodNames, ModelName, PositionsOrEach, TaskName, app, with_options
+from headwise.cli.root import (
+    STUDY,
+    Components,
+    MethodNames,
+    ModelName,
+    PositionsOrEach,
+    TaskName,
+    app,
+    with_options,
+)
 from headwise.cli.running import run_study, show_scores
 
 
@@ -16,6 +25,7 @@ def score(
     model: ModelName,
     task: TaskName,
     method: MethodNames = None,
+    components: Components = None,
     positions: PositionsOrEach = None,
     precision: Annotated[
         str | None,
@@ -35,9 +45,14 @@ def score(
 
     Short for `headwise run score MODEL TASK`. With --positions each: every head at every token position.
     """
-    early = {"precision": _number(precision), "top": top, "confidence": confidence}
+    options = {
+        "precision": _number(precision),
+        "top": top,
+        "confidence": confidence,
+        "components": components,
+    }
     settings: dict[str, Any] = {"models": [model], "tasks": [task], "method": method, "positions": positions}
-    settings["method_options"] = {name: value for name, value in early.items() if value is not None}
+    settings["method_options"] = {name: value for name, value in options.items() if value is not None}
     return {"model": model, "task": task, **run_study("score", settings, flags, show_scores)}
 
 

@@ -25,9 +25,11 @@ from headwise.explorer.worker import Event, Job
 from headwise.model.forward.decode import Batch
 from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.run import Pass
+from headwise.model.forward.short_view import ShortView
 from headwise.model.generation.prompts import continuation, end_tokens
+from headwise.model.measure.references import short_view
 from headwise.model.model import Model
-from headwise.model.sites.attention_function import HeadHook
+from headwise.names import window_of
 
 LISTED = 12
 """Most likely tokens of each model that are shown."""
@@ -40,7 +42,7 @@ class Intervention:
     """The gates of a request, ready for a forward pass over its prompt."""
 
     gates: np.ndarray  # L, H
-    reference: dict[int, Tensor] | None = None
+    reference: dict[int, Tensor] | ShortView | None = None
     first: int | None = None
     """Of a patch: the first token that differs. Heads are patched from there to the end of the prompt; the tokens that
     the model writes have no partner in the counterfactual, and no gates act there."""
@@ -52,7 +54,7 @@ class Intervention:
     def layers(self) -> set[int]:
         return {int(layer) for layer in np.flatnonzero((self.gates != 1).any(1))}
 
-    def hook(self, model: Model, prompt: int, unread: int, values: Tensor | None = None) -> HeadHook | None:
+    def hook(self, model: Model, prompt: int, unread: int, values: Tensor | None = None) -> HeadGates | None:
         """The gates at `unread` tokens after a prompt of `prompt` tokens; None where they change nothing.
 
         values: gates `[1, L, H]` that need a gradient.
@@ -68,7 +70,7 @@ class Intervention:
             return None
         mask = torch.arange(unread)[None] >= self.first
         mask[:, prompt:] = False
-        assert self.reference is not None
+        assert isinstance(self.reference, dict)
         padded = {layer: pad(z, (0, 0, 0, 0, 0, unread - prompt)) for layer, z in self.reference.items()}
         return HeadGates(gates, layers, padded, mask.to(model.device))
 
@@ -89,6 +91,8 @@ class Live:
         elif request.reference == "patch":
             intervention.reference, intervention.first = self.prompts.donor(prompt, request)
             intervention.replaced_by = f"patch {request.counterfactual}"
+        elif sizes := window_of(request.reference):
+            intervention.reference = short_view(self.model, *sizes, len(prompt.ids), "prompt")
         return intervention
 
     def warm(self, job: Job) -> Iterator[Event]:
@@ -174,28 +178,30 @@ class Live:
             self.model.hf, [ids], pad=able.pad, cached=able.cache, piece=piece, hooks=self.model.hooks
         )
         for step in range(count):
-            hook = checked(intervention.hook(self.model, len(ids), batch.unread), job)
+            edits = edits_of(intervention.hook(self.model, len(ids), batch.unread), job)
             # Contexts must not span a yield: another job may run between two steps.
             with torch.inference_mode():
                 first = step == 0
-                logits = self._first(batch, prompt, intervention, hook, keep) if first else batch.logits(hook)
+                logits = (
+                    self._first(batch, prompt, intervention, edits, keep) if first else batch.logits(**edits)
+                )
             yield logits[0]
             batch.append(logits.argmax(-1))
 
     def _first(
-        self, batch: Batch, prompt: Prompt, intervention: Intervention, hook: HeadHook, keep: bool
+        self, batch: Batch, prompt: Prompt, intervention: Intervention, edits: dict[str, Any], keep: bool
     ) -> Tensor:
         """The pass over the prompt, without the blocks that compute what they computed in the pass before."""
         narrow = self.model.capabilities.narrow  # only the last token's logits are read
         if not can_skip_blocks(self.model, len(prompt.ids)):
             with self.model.running():
-                return batch.logits(hook, narrow=narrow)
+                return batch.logits(**edits, narrow=narrow)
         streams: dict[int, Tensor] = {}
         last, gates, replaced_by = prompt.last_pass, intervention.gates, intervention.replaced_by
         same = 0 if last is None else last.unchanged_blocks(gates, replaced_by)
         resume_from = None if last is None or same == 0 else (same - 1, last.streams[same - 1])
         with self.model.running():
-            logits = batch.logits(hook, narrow=narrow, record_streams=streams, resume_from=resume_from)
+            logits = batch.logits(**edits, narrow=narrow, record_streams=streams, resume_from=resume_from)
         if last is not None and same:
             batch.fill(last.layers[:same])
             streams |= {block: last.streams[block] for block in range(same)}
@@ -206,7 +212,7 @@ class Live:
     def _last_logits(self, ids: Tensor, job: Job) -> Tensor:
         last = torch.full((1, 1), ids.shape[1] - 1, device=ids.device)
         with torch.inference_mode(), self.model.running():
-            return self.model.run(Pass(ids=ids, scored=last, heads=checked(None, job))).logits[0, 0]
+            return self.model.run(Pass(ids=ids, scored=last, **edits_of(None, job))).logits[0, 0]
 
     def _next(self, full: Tensor, gated: Tensor) -> Event:
         """The most likely tokens of both, with both probabilities, and KL(full ‖ gated) in nats."""
@@ -247,7 +253,7 @@ class Live:
         values = torch.ones(1, *model.shape, dtype=model.gate_dtype, device=model.device, requires_grad=True)
         hook = intervention.hook(model, len(prompt.ids), len(prompt.ids), values)
         with model.frozen():
-            logits = model.run(Pass(ids=ids, scored=last, heads=checked(hook, job))).logits[0, 0]
+            logits = model.run(Pass(ids=ids, scored=last, **edits_of(hook, job))).logits[0, 0]
             logprobs = logits.log_softmax(-1)
             target = int(logprobs.argmax()) if request.target is None else request.target
             (gradient,) = torch.autograd.grad(logprobs[target], values)
@@ -268,11 +274,11 @@ def listed(values: np.ndarray, digits: int = 6) -> list[Any]:
     ]
 
 
-def checked(hook: HeadHook | None, job: Job) -> HeadHook:
-    """The hook, and at each layer a look whether the job is still wanted."""
+def edits_of(gates: HeadGates | None, job: Job) -> dict[str, Any]:
+    """The fields of a pass that apply gates, with a look at each layer whether the job is still wanted."""
 
     def check(layer: int, z: Tensor) -> Tensor:
         job.check()
-        return z if hook is None else hook(layer, z)
+        return z if gates is None else gates(layer, z)
 
-    return check
+    return {"heads": check, "attention": gates and gates.attention}

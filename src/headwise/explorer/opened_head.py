@@ -14,7 +14,7 @@ from headwise.cards import card
 from headwise.cards.tokens import Prompt as AnsweredPrompt
 from headwise.cards.tokens import TokenReader
 from headwise.errors import HeadwiseError
-from headwise.explorer.live import Live, checked, listed
+from headwise.explorer.live import Live, edits_of, listed
 from headwise.explorer.prompt_cache import Prompt
 from headwise.explorer.requests import Card, OpenHead
 from headwise.explorer.run_data import RunData
@@ -52,10 +52,11 @@ class OpenedHeads:
         if query >= length:
             raise HeadwiseError(f"token {query} is not in the prompt, which has tokens 0 to {length - 1}")
         intervention = self.live.intervention(prompt, request)
-        hook = checked(intervention.hook(self.model, length, length), job)
+        edits = edits_of(intervention.hook(self.model, length, length), job)
+        beside = edits["attention"] and edits["attention"](None)
         event: dict[str, Any] = {"event": "attention", "head": str(head), "query": query}
         try:
-            with self.model.hook(hook), torch.inference_mode():
+            with self.model.hooks.attached(edits["heads"], attention=beside), torch.inference_mode():
                 whole = length <= WHOLE_MAP and not request.only_row
                 (seen,) = attention(self.model, [prompt.ids], head, queries=[query], maps=whole)
         except HeadwiseError as error:  # a family whose attention cannot be shown

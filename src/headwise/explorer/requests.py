@@ -36,7 +36,7 @@ class Gated(TabRequest):
 
     gates: Annotated[list[Gate], Field(max_length=65_536)] = []
     """Heads whose gate is not 1."""
-    reference: Literal["zero", "mean", "patch"] = "mean"
+    reference: Literal["zero", "mean", "patch", "window"] = "mean"
 
     def gate_array(self, model: Model) -> np.ndarray:
         """Gates `[L, H]`."""

@@ -1,12 +1,12 @@
 """Heads, scores on heads, orders, gates over heads, and the controls they are compared with.
 
-Begin with `head.py` and `scores.py`; `components.py` says where MLPs and the embeddings stand beside heads, `gates.py`
-makes gates from heads, `controls.py` draws random and layer-matched heads, `heads_file.py` reads a list of heads or a
-score table, `position_scores.py` has scores at token positions. Nothing here knows what a model is. May import:
-errors, files, names, settings, stats, tables; charts in `plot`.
+Begin with `head.py` and `scores.py`; `components.py` says where MLPs, the embeddings and key/value heads stand,
+`gates.py` makes gates from heads, `controls.py` draws random and layer-matched heads, `heads_file.py` reads a list of
+heads or a score table, `position_scores.py` has scores at token positions. Nothing here knows what a model is. May
+import: errors, files, names, settings, stats, tables; charts in `plot`.
 """
 
-from headwise.heads.components import COMPONENTS, HEADS, ComponentKinds, Layout
+from headwise.heads.components import COMPONENTS, HEADS, KV_HEADS, ComponentKinds, Layout
 from headwise.heads.edge import Edge
 from headwise.heads.edges import Edges
 from headwise.heads.gates import (
@@ -26,6 +26,7 @@ from headwise.heads.scores import Scores
 __all__ = [
     "COMPONENTS",
     "HEADS",
+    "KV_HEADS",
     "RANKED_BY",
     "ComponentKinds",
     "Edge",

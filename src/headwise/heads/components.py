@@ -1,10 +1,14 @@
-"""Components other than heads: the MLP of each layer and the embeddings, and where each stands in gates and scores.
+"""Components other than heads (the MLP of each layer, the embeddings, key/value heads), and where each stands in gates
+and scores.
 
 Heads alone have arrays `[L, H]`. With other components arrays are `[L, H + 2]`: columns 0 to H - 1 are the heads,
 column -2 is the input (the embeddings; in row 0 only), column -1 the MLP of each layer. So `gates[component]` is the
 right cell for every component: `Head(12, -1)` is the MLP of layer 12, `Head(0, -2)` the input.
 
-L layers, H heads.
+Key/value heads stand alone, in arrays `[L, KV]`: a gate of theirs is the gate of every query head of the group, so the
+same head would have two gates if heads had some as well. `gates[component.cell]` is the right cell for them too.
+
+L layers, H heads, KV key/value heads.
 """
 
 from __future__ import annotations
@@ -17,25 +21,40 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.heads.head import Head, Order
-from headwise.names import INPUT, MLP, component_kind
-from headwise.settings import Several, not_empty, one_of
+from headwise.names import INPUT, KV, MLP, component_kind
+from headwise.settings import Several, not_empty, one_of, passes
 
 COMPONENTS = ("heads", "mlps", "input")
-"""The kinds of component that can be asked for."""
+"""The kinds of component that can be asked for together."""
 HEADS = ("heads",)
 """Heads alone: what every gate and score is about unless more is asked for."""
+KV_HEADS = ("kv_heads",)
+"""Key/value heads, which are asked for alone."""
+KINDS = COMPONENTS + KV_HEADS
 _EXTRA = 2
 """Columns that other components than heads take."""
 
+
+def check_together(components: Iterable[str]) -> None:
+    """Refuse key/value heads beside other components."""
+    if others := [kind for kind in components if kind != "kv_heads"] if "kv_heads" in components else []:
+        raise HeadwiseError(
+            f"components has kv_heads together with {', '.join(others)}; the gate of a key/value head is that of all "
+            "query heads of its group, so ask for kv_heads alone"
+        )
+
+
 ComponentKinds = Annotated[
-    Several[Annotated[str, one_of("component", lambda: COMPONENTS)]], not_empty("kind of component")
+    Several[Annotated[str, one_of("component", lambda: KINDS)]],
+    not_empty("kind of component"),
+    passes(check_together),
 ]
-"""A setting: `heads`, `mlps` and `input`, at least one of them."""
+"""A setting: `heads`, `mlps` and `input`, at least one of them, or `kv_heads` alone."""
 
 
 def has_others(components: Iterable[str]) -> bool:
-    """Whether there are components other than heads, so that arrays have two more columns."""
-    return any(kind != "heads" for kind in components)
+    """Whether there are MLPs or the input, so that arrays have two more columns."""
+    return any(kind in ("mlps", "input") for kind in components)
 
 
 def existing(exists: np.ndarray, components: Iterable[str] = HEADS) -> Order:
@@ -46,18 +65,20 @@ def existing(exists: np.ndarray, components: Iterable[str] = HEADS) -> Order:
     """
     heads = exists.shape[1] - (_EXTRA if has_others(components) else 0)
     columns = [*range(heads), INPUT, MLP]
+    if "kv_heads" in components:
+        columns = [KV - k for k in range(heads)]
     return [Head(int(layer), columns[int(column)]) for layer, column in np.argwhere(exists)]
 
 
 def kinds_of(heads: Iterable[Head]) -> tuple[str, ...]:
-    """The kinds of component among these, in the order of `COMPONENTS`.
+    """The kinds of component among these, in the order of `KINDS`.
 
     >>> kinds_of([Head(0, -2), Head(1, 3)])
     ('heads', 'input')
     """
     found = {component_kind(head.head) for head in heads}
-    names = {"head": "heads", "mlp": "mlps", "input": "input"}
-    return tuple(kind for kind in COMPONENTS if kind in {names[one] for one in found})
+    names = {"head": "heads", "mlp": "mlps", "input": "input", "kv_head": "kv_heads"}
+    return tuple(kind for kind in KINDS if kind in {names[one] for one in found})
 
 
 @dataclass(frozen=True)
@@ -65,13 +86,25 @@ class Layout:
     """Which cells of a model's gates and scores are components that can be gated."""
 
     exists: np.ndarray
-    """`[L, H]`, or `[L, H + 2]` with components other than heads."""
+    """`[L, H]`, `[L, H + 2]` with MLPs or the input, `[L, KV]` of key/value heads."""
     components: tuple[str, ...] = HEADS
+    groups: np.ndarray | None = None
+    """`[L, H]`: the key/value head of each query head, where key/value heads have the gates."""
 
     @classmethod
-    def of(cls, heads: np.ndarray, components: Iterable[str] = HEADS) -> Layout:
-        """The layout of a model whose heads are `heads[L, H]`; cells of kinds that are not asked for do not exist."""
-        kinds = tuple(kind for kind in COMPONENTS if kind in set(components))
+    def of(
+        cls, heads: np.ndarray, components: Iterable[str] = HEADS, groups: np.ndarray | None = None
+    ) -> Layout:
+        """The layout of a model whose heads are `heads[L, H]`; cells of kinds that are not asked for do not exist.
+
+        groups: see `Layout.groups`; needed for key/value heads.
+        """
+        kinds = tuple(kind for kind in KINDS if kind in set(components))
+        check_together(kinds)
+        if kinds == KV_HEADS:
+            assert groups is not None
+            kv = np.arange(groups[heads].max() + 1)
+            return cls((heads[:, :, None] & (groups[:, :, None] == kv)).any(axis=1), kinds, groups)
         if not has_others(kinds):
             return cls(heads)
         exists = np.zeros((heads.shape[0], heads.shape[1] + _EXTRA), dtype=bool)
@@ -86,8 +119,8 @@ class Layout:
 
     @property
     def modules(self) -> Order:
-        """The components other than heads, layer by layer."""
-        return [one for one in self.listed() if one.head < 0]
+        """The MLPs and the input, layer by layer."""
+        return [one for one in self.listed() if component_kind(one.head) in ("mlp", "input")]
 
     def listed(self) -> Order:
         """Every component, layer by layer."""
@@ -100,10 +133,11 @@ class Layout:
             if one not in known:
                 layers, heads = self.shape
                 heads -= _EXTRA if has_others(self.components) else 0
-                asked = (
-                    "" if one.head >= 0 else f"; the components asked for are {', '.join(self.components)}"
-                )
+                what, of, asked = "head", "", ""
+                if one.head < 0 or self.groups is not None:
+                    what, of = "component", " heads" if self.groups is None else " key/value heads"
+                    asked = f"; the components asked for are {', '.join(self.components)}"
                 raise HeadwiseError(
-                    f"{model} has no {'component' if one.head < 0 else 'head'} {Head(*one)}; it has {layers} layers of "
-                    f"up to {heads} heads, both counted from 0{asked}"
+                    f"{model} has no {what} {Head(*one)}; it has {len(known)} {what}s in {layers} layers of up to "
+                    f"{heads}{of}, both counted from 0{asked}"
                 )

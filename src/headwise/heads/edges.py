@@ -16,7 +16,7 @@ import pandas as pd
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads.edge import Edge, Receiver, edge_list
 from headwise.heads.head import RANKED_BY, Head, head_list
-from headwise.names import MLP, method_name
+from headwise.names import MLP, component_kind, method_name
 from headwise.tables.codec import Saved, stored
 from headwise.tables.frames import long_table
 
@@ -263,6 +263,8 @@ def inputs_of(receiver: Any, sharing: Mapping[int, int]) -> list[Receiver]:
     (head,) = head_list([receiver])
     if head.head == MLP:
         return [Receiver(head.layer, -1, "MLP")]
+    if component_kind(head.head) == "kv_head":
+        return [Receiver(*head.cell, slot) for slot in "KV"]
     if head.head < 0:
         raise HeadwiseError(f"{quoted(str(head))} reads nothing, so no edge leads into it")
     shared = head.head // sharing.get(head.layer, 1)

@@ -56,7 +56,7 @@ def mask_gates(heads: Iterable[Head], of: Shape, gate: float = 0.0) -> np.ndarra
     """Gates `[L, H]` with the given heads at `gate` and all others at 1."""
     gates = ones(of)
     for head in _inside(heads, of):
-        gates[head] = gate
+        gates[head.cell] = gate
     return gates
 
 
@@ -75,7 +75,7 @@ def single_gates(heads: Sequence[Head], of: Shape) -> np.ndarray:
     chosen = _inside(heads, of)
     gates = np.ones((len(chosen), *_shape(of)), dtype=np.float32)
     for variant, head in zip(gates, chosen, strict=True):
-        variant[head] = 0
+        variant[head.cell] = 0
     return gates
 
 

@@ -1,6 +1,6 @@
 """A head, or another component of a model: how it is written and read, lists of them, and how they are ranked.
 
-An MLP and the embeddings take the place of a head where they are asked for (`components.py`).
+A key/value head, an MLP and the embeddings take the place of a head where they are asked for (`components.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.errors import HeadwiseError, quoted
-from headwise.names import component_name, component_numbers
+from headwise.names import column_of, component_name, component_numbers
 from headwise.tables.codec import stored
 
 
@@ -20,12 +20,13 @@ from headwise.tables.codec import stored
 class Head(NamedTuple):
     """One attention head, both numbers from 0; written `L12H3`.
 
-    With `head` -1 it is the MLP of the layer, written `MLP12`; `Head(0, -2)` are the embeddings, written `input`.
+    With `head` -1 it is the MLP of the layer, written `MLP12`; `Head(0, -2)` are the embeddings, written `input`; with
+    `head` -1000 - k it is the layer's key/value head k, written `L12KV1`.
 
     >>> Head.parse("L12H3")
     Head(layer=12, head=3)
-    >>> str(Head(12, 3)), str(Head(12, -1)), str(Head(0, -2))
-    ('L12H3', 'MLP12', 'input')
+    >>> str(Head(12, 3)), str(Head(12, -1)), str(Head(0, -2)), str(Head(12, -1001))
+    ('L12H3', 'MLP12', 'input', 'L12KV1')
     """
 
     layer: int
@@ -33,6 +34,11 @@ class Head(NamedTuple):
 
     def __str__(self) -> str:
         return component_name(self.layer, self.head)
+
+    @property
+    def cell(self) -> tuple[int, int]:
+        """Row and column in gates and scores that have such components."""
+        return self.layer, column_of(self.head)
 
     @classmethod
     def parse(cls, text: str) -> Head:

@@ -1,6 +1,7 @@
 """A heads file: a JSON list of "L12H3", or a table of scores of which the first k heads are meant.
 
-A run folder stands for its table of scores, and names such as "L12H3,L3H1" for the list of them.
+A run folder stands for its table of scores, a pattern of DuoAttention (`patterns.py`) for its key/value heads, and
+names such as "L12H3,L3H1" for the list of them.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from headwise.bounded import MOST_TEXT, read_parquet, regular
 from headwise.errors import HeadwiseError, flag, hint
-from headwise.heads.components import kinds_of
+from headwise.heads.components import check_together, kinds_of
 from headwise.heads.head import Head, Order, head_list, heads_of, ranked
+from headwise.heads.patterns import load_pattern, pattern_file
 from headwise.heads.scores import Scores
-from headwise.names import INPUT
+from headwise.names import INPUT, KV, MLP
 
 log = logging.getLogger("headwise")
 
@@ -94,7 +97,9 @@ def read_heads(
         )
     if top is not None and top < 1:
         raise HeadwiseError(f"top is {top}; expected at least 1")
-    if path.suffix not in (".npz", ".parquet"):
+    if pattern := pattern_file(path):
+        order = load_pattern(pattern, top)
+    elif path.suffix not in (".npz", ".parquet"):
         order = _named(path) or load_order(path)
     elif top is None:
         raise HeadwiseError(f"{path} holds scores of every head; say how many to take: {hint('top', 16)}")
@@ -107,6 +112,21 @@ def read_heads(
     if top is not None and top > len(order):
         raise HeadwiseError(f"{path} has {len(order)} heads, fewer than the {top} asked for")
     return order[:top]
+
+
+def named_heads(
+    heads: Any, k: int | None, model: str, existing: Iterable[Head], prefer: Mapping[str, str] | None = None
+) -> Order:
+    """The heads that a caller means: a list, or the first `k` of it; the first `k` of scores; a heads file or a run."""
+    heads = getattr(heads, "path", heads)  # of an opened run
+    if isinstance(heads, str | Path):
+        return read_heads(heads, k, model=model, existing=existing, prefer=prefer)
+    if isinstance(heads, Scores) and k is None:
+        raise HeadwiseError("scores rank every head; say how many of the first are meant: k=48")
+    order = heads.order() if isinstance(heads, Scores) else head_list(heads)
+    if k is not None and not 1 <= k <= len(order):
+        raise HeadwiseError(f"k is {k}; expected 1 to {len(order)}, the number of heads that are ranked")
+    return order[:k]
 
 
 def _check_model(path: Path, scores: Scores, model: str, existing: set[Head]) -> None:
@@ -204,6 +224,7 @@ def _from_run(
     table = _checked(path, table)
     values, names = grid(table), maps.iloc[0].astype(str)
     stderr = grid(table, "stderr") if "stderr" in table else np.full_like(values, np.nan)
+    check_together(kinds_of(heads_of(table)))
     scores = Scores(values, stderr, values[None], names["model"], names["task"], names["method"])
     return replace(scores, components=kinds_of(heads_of(table)))
 
@@ -212,8 +233,10 @@ def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     """The table, if every row is one head with its number: a negative layer would count from the end in silence."""
     for name in ("layer", "head"):
         numbers = pd.to_numeric(table[name], errors="coerce")
-        least = INPUT if name == "head" and "component" in table else 0
-        if numbers.isna().any() or (numbers % 1 != 0).any() or not numbers.between(least, 99_999).all():
+        whole = (numbers % 1 == 0) & numbers.between(0, 99_999)
+        if name == "head" and "component" in table:
+            whole |= numbers.isin([*range(KV - 999, KV + 1), INPUT, MLP])
+        if not whole.all():
             raise HeadwiseError(
                 f"{path}: the column {name!r} must hold whole numbers from 0; give a run's scores.parquet"
             )

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.heads.components import COMPONENTS, HEADS, existing, has_others
+from headwise.heads.components import HEADS, KINDS, existing, kinds_of
 from headwise.heads.head import Head, Order, head_list, ranked
 from headwise.names import component_kind, method_name
 from headwise.tables.codec import Saved, stored
@@ -50,7 +50,8 @@ class Scores(Saved):
     numbers: Sequence[int] | None = None
     """Of the examples behind the rows, in their task; None where rows are seeds, or counted from 0."""
     components: Sequence[str] = HEADS
-    """What is scored: heads, mlps, input. With others than heads arrays are `[L, H + 2]` (`heads/components.py`)."""
+    """What is scored: heads, mlps, input, or kv_heads. With MLPs or the input arrays are `[L, H + 2]`, of key/value
+    heads `[L, KV]` (`heads/components.py`)."""
 
     @classmethod
     def from_examples(cls, examples: np.ndarray, **about: Any) -> Scores:
@@ -76,7 +77,7 @@ class Scores(Saved):
         for name in ("model", "task", "method", "metric"):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} is no text")
-        if not set(self.components) <= set(COMPONENTS):
+        if not set(self.components) <= set(KINDS):
             raise ValueError(f"components are {list(self.components)}")
         if self.groups is not None and (
             not isinstance(self.groups, list | tuple)
@@ -102,16 +103,17 @@ class Scores(Saved):
     def __getitem__(self, head: Head | str) -> float:
         (chosen,) = head_list([head])
         layers, width = self.shape
-        if not 0 <= chosen.layer < layers or chosen.head >= width:
+        if not 0 <= chosen.layer < layers or not -2 <= chosen.cell[1] < width:
             raise HeadwiseError(
                 f"these scores have no {chosen}; they are of {layers} layers × {width} heads, counted from 0"
             )
-        if chosen.head < 0 and not has_others(self.components):
+        (kind,) = kinds_of([chosen])
+        if kind not in self.components:
+            scored = ", ".join(self.components) if len(self.components) > 1 else f"{self.components[0]} alone"
             raise HeadwiseError(
-                f"{chosen} is not a head, and these scores are of heads alone; score it with components=['heads', "
-                "'mlps', 'input']"
+                f"these scores are of {scored}, which {chosen} is not; score it with components=['{kind}']"
             )
-        return float(self.values[chosen])
+        return float(self.values[chosen.cell])
 
     def __sub__(self, other: Scores) -> Scores:
         """This score minus another one of the same examples, head by head: paired, with intervals and q-values.
@@ -143,7 +145,7 @@ class Scores(Saved):
 
     def _existing(self) -> np.ndarray:
         if self.exists is not None:
-            return self.exists
+            return np.asarray(self.exists, bool)
         existing: np.ndarray = ~np.isnan(self.values) | ~np.isnan(self.examples).all(axis=0)
         return existing
 
@@ -154,7 +156,7 @@ class Scores(Saved):
         is NaN come last.
         """
         heads = self.heads()
-        return ranked(heads, [self.values[head] for head in heads], by)
+        return ranked(heads, [self.values[head.cell] for head in heads], by)
 
     def top(self, k: int, by: str = "signed") -> Order:
         """The first k heads of the order."""
@@ -165,12 +167,12 @@ class Scores(Saved):
         from headwise import stats
         from headwise.stats.resampling import independent
 
-        heads = self.heads()
+        heads, exists = self.heads(), self._existing()
         n: Any = self.n
         if self.own:
-            lo, hi, n, p = (np.array([self.own[name][h] for h in heads]) for name in ("lo", "hi", "n", "p"))
+            lo, hi, n, p = (self.own[name][exists] for name in ("lo", "hi", "n", "p"))
         else:
-            columns = np.stack([self.examples[:, h.layer, h.head] for h in heads], axis=1)  # E, heads
+            columns = np.ascontiguousarray(self.examples[:, exists])  # E, heads
             lo, hi = stats.effect_interval(columns, groups=self.groups, metric=self.metric)
             # An unsigned score cannot be centred on zero, so asking whether its mean is zero has no meaning.
             p = np.full(len(heads), np.nan)
@@ -179,9 +181,9 @@ class Scores(Saved):
         q = stats.benjamini_hochberg(p) if self.signed else p
         about = {"model": self.model, "task": self.task, "method": self.method}
         of_head: dict[str, Any] = {"layer": [h.layer for h in heads], "head": [h.head for h in heads]}
-        if has_others(self.components):
+        if tuple(self.components) != HEADS:
             of_head["component"] = [component_kind(h.head) for h in heads]
-        score = {"score": [self.values[h] for h in heads], "stderr": [self.stderr[h] for h in heads]}
+        score = {"score": self.values[exists], "stderr": self.stderr[exists]}
         tests = {"lo": lo, "hi": hi, "n": n, "p": p, "q": q}
         if self.signed and not self.own:
             tests["skewness"] = stats.skewness(columns, groups=self.groups)
@@ -198,7 +200,7 @@ class Scores(Saved):
         """
         layers, heads = np.array(self.heads()).T
         numbers = np.arange(self.n) if self.numbers is None else np.asarray(self.numbers)
-        values = self.examples[:, layers, heads]  # E, heads
+        values = self.examples[:, self._existing()]  # E, heads
         columns: dict[str, Any] = {
             name: getattr(self, name) for name in ("model", "task", "method", "metric")
         }
@@ -212,7 +214,7 @@ class Scores(Saved):
     def measured_tables(self) -> dict[str, pd.DataFrame]:
         """What must be finite: the scores, and the values behind them; none where all are."""
         heads = self.heads()
-        score = np.array([self.values[head] for head in heads])
+        score = self.values[self._existing()]
         expected = self.examples[:, self._existing()]
         if np.isfinite(score).all() and (self.own or np.isfinite(expected).all()):
             return {}
@@ -228,7 +230,8 @@ class Scores(Saved):
 
     def __repr__(self) -> str:
         layers, heads = self.shape
-        of = f"{len(self.heads())} components" if has_others(self.components) else f"{layers} × {heads}"
+        components = tuple(self.components) != HEADS
+        of = f"{len(self.heads())} components" if components else f"{layers} × {heads}"
         first = ", ".join(f"{h} {self[h]:+.3g}" for h in self.top(3, "absolute"))
         name = method_name(self.method, self.reference)
         return f"Scores({name} on {self.task}, {self.model}: {of}, n = {self.n}; largest: {first})"

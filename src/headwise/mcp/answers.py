@@ -15,7 +15,8 @@ HeadName = Annotated[str, Field(pattern=r"^L\d{1,4}H\d{1,4}$")]
 HeadNames = Annotated[list[HeadName], Field(max_length=1024)]
 Examples = Annotated[int, Field(ge=4, le=MOST_EXAMPLES)]
 Half = Literal["find", "test", "all"]
-Reference = Literal["zero", "mean", "position_mean", "resample", "patch"]
+_Window = Annotated[str, Field(pattern=r"^window(:\d{1,9}){0,2}$")]
+Reference = Literal["zero", "mean", "position_mean", "resample", "patch"] | _Window
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Number = float | None
 """None where a number is not finite."""

@@ -152,13 +152,8 @@ def server(desk: Desk) -> Any:
             from headwise.scores import score as score_heads
 
             loaded, made = desk.opened(model, task, n, half, seed)
-            options: dict[str, Any] = {
-                "metric": metric,
-                "reference": reference,
-                "seed": seed,
-                "progress": advance,
-            }
-            scores = score_heads(loaded, made, method, **options)
+            options: dict[str, Any] = {"metric": metric, "reference": reference, "seed": seed}
+            scores = score_heads(loaded, made, method, progress=advance, **options)
             table = scores.table()
             largest = table.reindex(table["score"].abs().sort_values(ascending=False).index).head(top)
             heads = [
@@ -174,7 +169,7 @@ def server(desk: Desk) -> Any:
                 half=half,
                 method=method,
                 metric=scores.metric,
-                reference=reference,
+                reference=scores.reference,
                 n=scores.n,
                 of=len(table),
                 significant=int((table["q"] < 0.05).sum()),
@@ -253,12 +248,8 @@ def server(desk: Desk) -> Any:
                 )
             loaded, made = desk.opened(model, task, n, half, seed)
             word, heads = ("ablate", ablate) if keep is None else ("keep", keep)
-            options: dict[str, Any] = {
-                "reference": reference,
-                "metric": metric,
-                "seed": seed,
-                "progress": advance,
-            }
+            options: dict[str, Any] = {"reference": reference, "metric": metric, "seed": seed}
+            options["progress"] = advance
             found = measured(loaded, made, **{word: heads, **options})
             row = found.table().iloc[0]
             drawn: list[float | None] = []
@@ -329,7 +320,7 @@ def server(desk: Desk) -> Any:
                 verdict=found.verdict,
                 sentence=found.sentence,
                 n=len(made),
-                reference=reference,
+                reference=found.reference,
                 checks=checks,
             )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,26 +16,27 @@ from torch import Tensor, nn
 
 from headwise.display import html_facts
 from headwise.errors import HeadwiseError, unknown, warn_once
-from headwise.heads import HEADS, Head, Layout, chosen_gates, head_list
+from headwise.heads import HEADS, KV_HEADS, Head, Layout, Order, chosen_gates, head_list
+from headwise.heads.heads_file import named_heads
+from headwise.heads.patterns import save_pattern
 from headwise.model.forward.gate import by_token, same_gates
 from headwise.model.forward.run import Output, Pass, run
 from headwise.model.forward.schedule import batches, example_too_large, in_halves
 from headwise.model.origin import Origin, replica
 from headwise.model.sites.head_hooks import HeadHooks, UserHook
 from headwise.model.sites.patch import frozen
-from headwise.model.sites.probe import entry_device, stored, weight_dtype
+from headwise.model.sites.probe import context_length, embedded_rows, entry_device, weight_dtype, weights_hash
 from headwise.model.sparse import adapter
 from headwise.model.tokens.encode import pad_right
 from headwise.model.tokens.text import Text
 from headwise.model.verify.capabilities import Capabilities
 from headwise.model.verify.proof import Proof
-from headwise.names import MLP
+from headwise.names import MLP, component_kind
 from headwise.several import several
 
 FEW_FOR_MEAN = 16
 """A mean output over fewer examples is announced."""
 log = logging.getLogger(__name__)
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Model:
@@ -65,7 +66,7 @@ class Model:
         """How another process loads the same model; a live model has none."""
         self._text = text
         if text is not None:
-            text.vocabulary, text.longest = self.embedded_tokens, _positions(hf)
+            text.vocabulary, text.longest = self.embedded_tokens, context_length(hf)
 
     step_key = property(lambda self: (self.name, self.fingerprint, self.dtype_name))  # results carry the name
 
@@ -124,8 +125,9 @@ class Model:
         return self.hooks.exists
 
     def layout(self, components: Iterable[str] = HEADS) -> Layout:
-        """Which cells of gates and scores are components of these kinds: heads, mlps, input."""
-        return Layout.of(self.exists, components)
+        """Which cells of gates and scores are components of these kinds: heads, mlps, input; or kv_heads."""
+        kinds = several(components)
+        return Layout.of(self.exists, kinds, self.capabilities.groups if "kv_heads" in kinds else None)
 
     def modules(self, components: Iterable[Head]) -> dict[Head, nn.Module]:
         """The module of each MLP, and of the embeddings, among these components."""
@@ -136,16 +138,22 @@ class Model:
         """Every head, layer by layer."""
         return [Head(int(layer), int(head)) for layer, head in np.argwhere(self.exists)]
 
+    def query_heads(self, heads: Any) -> Order:
+        """These heads of the model, with every query head of its group in the place of a key/value head (`L12KV1`)."""
+        found: Order = []
+        for head in head_list(heads):
+            if component_kind(head.head) == "kv_head":
+                self.layout(KV_HEADS).check([head], self.name)
+                members = self.exists[head.layer] & (self.capabilities.groups[head.layer] == head.cell[1])
+                found += [Head(head.layer, int(member)) for member in np.flatnonzero(members)]
+            else:
+                found.append(head)
+        self.check_heads(found)
+        return found
+
     def check_heads(self, heads: Iterable[Head]) -> None:
         """Raise a `HeadwiseError` for what is not a head of this model."""
-        existing = set(self.heads())
-        for head in heads:
-            if head not in existing:
-                layers, most = self.shape
-                raise HeadwiseError(
-                    f"{self.name} has no head {Head(*head)}; it has {len(existing)} heads in {layers} layers of "
-                    f"up to {most}, both counted from 0"
-                )
+        self.layout().check(heads, self.name)
 
     def check_token_ids(self, ids: Iterable[int], prompt: int) -> None:
         """Raise a `HeadwiseError` for an id that the model has no embedding for; `prompt`: its number, from 0."""
@@ -177,21 +185,22 @@ class Model:
     @property
     def vocabulary(self) -> int:
         """Number of tokens that have a logit."""
-        rows = _rows(self.hf.get_output_embeddings())  # type: ignore[operator]
+        rows = embedded_rows(self.hf.get_output_embeddings())  # type: ignore[operator]
         return rows or int(self.hf.config.get_text_config().vocab_size)  # type: ignore[operator, union-attr]
 
     @property
     def embedded_tokens(self) -> int | None:
         """Number of tokens that have an input embedding; None where the model has no plain embedding table."""
-        return _rows(self.hf.get_input_embeddings())  # type: ignore[operator]
+        return embedded_rows(self.hf.get_input_embeddings())  # type: ignore[operator]
 
     def gates(self, gates: Any = None, *, ablate: Any = None, keep: Any = None) -> np.ndarray:
         """Gates `[L, H]` or `[V, L, H]` for this model: an array, or heads to ablate, or the only heads to keep.
 
+        A key/value head (`L3KV1`) stands for all query heads of its group.
+
         >>> model.gates(ablate=["L3H2", "L5H0"])                              # doctest: +SKIP
         """
-        for heads in (ablate, keep):
-            self.check_heads([] if heads is None else head_list(heads))
+        ablate, keep = (None if heads is None else self.query_heads(heads) for heads in (ablate, keep))
         chosen = chosen_gates(self.shape, gates, ablate, keep)
         if chosen.ndim not in (2, 3) or chosen.shape[-2:] != self.shape or not len(chosen):
             sizes = f"{self.shape[0]}, {self.shape[1]}"
@@ -254,22 +263,31 @@ class Model:
         """
         return self.hooks.hook(hook)
 
-    @contextmanager
-    def streaming(self, heads: Any, *, sink: int = 4, window: int = 64) -> Iterator[Any]:
+    def streaming(
+        self, heads: Any, k: int | None = None, *, sink: int | None = None, window: int | None = None
+    ) -> AbstractContextManager[Any]:
         """While this holds, only `heads` see the whole context; gives the KV cache, which stores no more than that.
 
-        heads: the query heads that need to see far, such as ["L12H3"]; with a head its key/value head keeps everything.
-            All other key/value heads store the first `sink` tokens and the last `window`.
+        heads: the query heads that need to see far, such as ["L12H3"], of which the key/value head then keeps
+            everything, or key/value heads (`L12KV1`); scores or a run, of which the first `k` are meant; a heads file;
+            a pattern of DuoAttention. All other key/value heads store the first `sink` tokens and the last `window`:
+            by default 4 and 64, or what stands beside the pattern.
 
         >>> with model.streaming(["L12H3"]) as cache:                         # doctest: +SKIP
         ...     model.hf.generate(**inputs, past_key_values=cache)
         """
         # Imported here because it takes seconds, and commands that load no model should not wait for it.
-        from headwise.model.generation.streaming import Streaming
+        from headwise.model.generation.streaming import streaming_of
 
-        streaming = Streaming(self, head_list(heads), sink, window)
-        with streaming.attached():
-            yield streaming.cache()
+        return streaming_of(self, heads, k, sink, window).attached()
+
+    def save_pattern(
+        self, heads: Any, folder: str | Path, k: int | None = None, *, sink: int = 4, window: int = 64
+    ) -> Path:
+        """Write the heads that `streaming` takes, and its sizes, as a folder that DuoAttention and `streaming` read."""
+        far = self.query_heads(named_heads(heads, k, self.name, self.heads()))
+        self.check_heads(far)
+        return save_pattern(far, self.capabilities.groups, folder, sink, window)
 
     def frozen(self) -> AbstractContextManager[None]:
         """While this holds, no weight needs a gradient."""
@@ -368,48 +386,4 @@ class Model:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the configuration and of every weight tensor (its shape, its sum, a sample of its values)."""
-        digest = hashlib.sha256()
-        config = self.hf.config.to_dict()  # type: ignore[operator, union-attr]
-        for volatile in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
-            config.pop(volatile, None)
-        digest.update(repr(sorted(config.items(), key=lambda item: item[0])).encode())
-        for name, parameter in self.hf.state_dict().items():
-            digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
-            flat = stored(self.hf, name, parameter).detach().flatten()
-            if flat.is_meta or not len(flat):
-                continue
-            sample = flat[:: max(1, len(flat) // 256)].double().cpu().numpy()
-            # Sums of whole numbers are exact, so every device and number of threads gives the same one.
-            total = flat.view(_BITS[flat.element_size()]).sum(dtype=torch.int64).item()
-            digest.update(sample.tobytes() + np.int64(total).tobytes())
-        return digest.hexdigest()[:16]
-
-
-def _rows(embedding: Any) -> int | None:
-    """The number of rows of a plain embedding table."""
-    weight = getattr(embedding, "weight", None)
-    return len(weight) if isinstance(weight, Tensor) else None
-
-
-def _positions(hf: nn.Module) -> int | None:
-    """The context length in tokens; None where the configuration has no number, or positions are relative.
-
-    Rotary positions can be computed beyond it, but the model was not trained on them.
-    """
-    config = hf.config.get_text_config()  # type: ignore[operator, union-attr]
-    most = getattr(config, "max_position_embeddings", None)
-    if not isinstance(most, int) or most <= 0 or getattr(config, "alibi", False):
-        return None
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]  # one per kind of layer
-    return max(most, *(_stretched(most, kind) for kind in kinds))
-
-
-def _stretched(most: int, rope: dict[str, Any]) -> int:
-    """The context length after rotary scaling; in some configurations `most` includes the scaling already."""
-    factor, before = rope.get("factor"), rope.get("original_max_position_embeddings")
-    if not isinstance(factor, int | float):
-        return most
-    if not isinstance(before, int):
-        before = most if rope.get("rope_type", rope.get("type")) in ("linear", "dynamic", "yarn") else 0
-    return int(factor * before)
+        return weights_hash(self.hf)

@@ -188,7 +188,7 @@ def diff_table(base: Scores, tuned: Scores, seed: int = 0, weights: np.ndarray |
     table = significant_first(change.table(seed)).reset_index(drop=True)
     heads, table = heads_of(table), table.rename(columns={"score": "difference"})
     both = {"base_score": base, "tuned_score": tuned}
-    scores = {name: [one.values[head] for head in heads] for name, one in both.items()}
+    scores = {name: [one[head] for head in heads] for name, one in both.items()}
     table = table.assign(base=base.model, tuned=tuned.model, **scores)
     columns = ["task", "method", "base", "tuned", "layer", "head", *both]
     columns += ["difference", "stderr", "lo", "hi", "n", "p", "q"]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
+from headwise.model.measure.references import check_stored
 from headwise.model.outputs.readout import Readout, rounding
 from headwise.model.tokens.encode import Row
 from headwise.scores.registry import Setup, register
@@ -37,8 +38,10 @@ def direct(setup: Setup) -> np.ndarray:
             f"the method 'direct' decomposes a logit difference, but the metric is {setup.metric.name!r}; "
             "use the metric logit_diff and examples with foils"
         )
+    check_stored(setup.reference, "direct contributions")
     readout = Readout(setup.model, setup.layout.modules)
     engine = setup.engine()
+    groups = engine.table.groups
     examples = np.full((len(setup.task), *setup.layout.shape), np.nan)
     rest = np.zeros(len(setup.task))
     for numbers, block in engine.blocks():
@@ -51,6 +54,7 @@ def direct(setup: Setup) -> np.ndarray:
         for of, vector in readout.towards(reading, direction):
             away = reading.modules[of][:, :, None] if isinstance(of, Head) else reading.z[of].double()
             if block.references is not None:
+                assert isinstance(block.references, dict)
                 away = away - _at(block.references[of], positions).double()
             if block.mask is not None:
                 away = away * block.mask.gather(1, positions)[:, :, None, None]
@@ -58,6 +62,10 @@ def direct(setup: Setup) -> np.ndarray:
             layer, columns = of, slice(shares.shape[1])
             if isinstance(of, Head):
                 layer, columns = of.layer, slice(of.head, of.head + 1 or None)
+            elif groups is not None:  # of a key/value head, the sum over its query heads
+                columns = slice(None)
+                sums = shares.new_zeros(len(shares), setup.layout.shape[1])
+                shares = sums.index_add(1, groups[of, : shares.shape[1]].to(shares.device), shares)
             examples[rows, layer, columns] = shares.cpu().numpy()
         given = np.where(setup.layout.exists, examples[rows], 0.0).sum((1, 2))
         rest[rows] = metric.cpu().numpy() - given

@@ -30,6 +30,8 @@ class MeasureOptions(TypedDict, total=False):
     """How heads are ablated; see `headwise.model.measure.rows.MeasureSettings`."""
 
     reference: str | None
+    window: int
+    sink: int
     positions: str | int | Sequence[int] | Sequence[str]
     seed: int
     reference_task: Task | None
@@ -137,8 +139,10 @@ def measure(
     gates: `[L, H]`, or `[V, L, H]` for several at once: 0 removes a head, 1 leaves it, above 1 amplifies it. Or name
         heads to `ablate`, or the only heads to `keep`: `ablate=["L3H2", "L5H0"]`. By default all heads are left.
     metric: by default that of the task.
-    how: `reference` (what replaces an ablated head: zero, mean, position_mean, resample, patch), `positions` (where
-        gates act: all, or from the last prompt token on), `seed`, `reference_task`, `batch_tokens`.
+    how: `reference` (what replaces an ablated head: zero, mean, position_mean, resample, patch, window), `window` and
+        `sink` (with the reference `window`, how many of the last and first tokens the head still sees: by default 64
+        and 4), `positions` (where gates act: all, or from the last prompt token on), `seed`, `reference_task`,
+        `batch_tokens`.
 
     >>> hw.measure(model, task, ablate=["L3H2"], reference="mean")            # doctest: +SKIP
     """

@@ -58,7 +58,7 @@ class Setup:
     chosen: np.ndarray | None = None
     """`[L, H]`: the heads that are asked for; None for all. A method may compute others too; they are left out."""
     components: tuple[str, ...] = HEADS
-    """What has gates and scores: heads, mlps, input."""
+    """What has gates and scores: heads, mlps, input; or kv_heads."""
 
     @cached_property
     def layout(self) -> Layout:
@@ -147,7 +147,8 @@ class Method:
     ablates: bool
     """Whether it replaces heads by the reference, or measures what that would do."""
     components: bool
-    """Whether it can score MLPs and the embeddings beside heads; it then has the option `components`."""
+    """Whether it can score MLPs and the embeddings beside heads, and key/value heads; it then has the option
+    `components`."""
     each: Callable[[Setup], np.ndarray] | None
     """From a setup to the effect of each scored head at each position `[E, heads, T]` (`positions="each"`); NaN where a
     prompt has no such position. None for a method without such numbers."""

@@ -72,14 +72,16 @@ def score(
     heads: score only these, such as ["L3H2"]. `ablation` and `keep` then run only these; gradient methods compute all
         heads in one pass anyway. q-values correct for the heads that are scored.
     metric: by default that of the task.
-    reference: what replaces an ablated head (zero, mean, position_mean, resample, patch); by default `mean`. Methods
-        that ablate nothing ignore it, except `direct`: by default `zero` there, so the head's whole output counts.
+    reference: what replaces an ablated head (zero, mean, position_mean, resample, patch, window); by default `mean`.
+        Methods that ablate nothing ignore it, except `direct`: by default `zero` there, so the head's whole output
+        counts. With `window` the head sees the last `window=64` tokens and the first `sink=4`.
     positions: where heads are ablated: `all` tokens, from the `last` prompt token on, token positions such as [3, -1],
         or spans, such as "S2" or ["S2", "end"]. "each" gives a score for every head and position
         (`headwise.heads.PositionScores`).
     progress: False for no progress bar.
     options: the method's own. Most have `components`: ["heads", "mlps", "input"] scores the output of each MLP
-        (`MLP12`) and the embeddings (`input`) beside the heads.
+        (`MLP12`) and the embeddings (`input`) beside the heads, ["kv_heads"] each key/value head (`L12KV1`) with all
+        query heads of its group.
     """
     chosen = METHODS.get(method)
     task = as_task(task, model, options)
@@ -91,7 +93,7 @@ def score(
     how = MeasureSettings(reference=reference, positions=where, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
     check_metric(chosen, measured, options)
-    setup = Setup(model, task, measured, reference, how.positions, seed, reference_task, batch_tokens)
+    setup = Setup(model, task, measured, how.reference, how.positions, seed, reference_task, batch_tokens)
     setup.folder = getattr(progress, "folder", None)  # of a step
     own = dict(options)
     if chosen.components:

@@ -2,6 +2,6 @@
 
 `curve.py` is the result (and compares two), `explained.py` the explained effect (faithfulness), `edge_curve.py` the
 curve over edges, `overshoot.py` the heads that lift a curve above the whole model, `mib.py` the metrics of the
-benchmark MIB.
+benchmark MIB, `removal.py` the loss of smaller checkpoints.
 May import: what scores may, and scores.
 """

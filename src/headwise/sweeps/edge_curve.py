@@ -25,6 +25,7 @@ from headwise.model.edges.parts import take_apart
 from headwise.model.forward.schedule import in_halves
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.positions import position_masks
+from headwise.model.measure.references import check_stored
 from headwise.model.model import Model
 from headwise.names import ablation_name
 from headwise.progress import Progress, reporting
@@ -110,6 +111,7 @@ def edge_curve(
     ranked = [edges.edges[n] for n in np.argsort(-RANKED_BY[by](edges.values), kind="stable")]
     measured = metric_named(options.pop("metric", None) or edges.metric or task.metric)
     used = options.pop("reference", None) or edges.details.get("reference", "mean")
+    check_stored(used, "the edges")
     seed = int(options.get("seed", 0))
     engine = Engine(model, task, measured, reference=used, components=sender_kinds(ranked), **options)
     chosen = sorted({0, *(k or log_points(len(ranked), points - points // 3)), len(ranked)})

@@ -118,7 +118,7 @@ def sweep(
     variants = 1 + (inner[0] if grid else min(points, len(ranked_heads))) + len(drawn) * inner[1]
     with reporting(f"sweep on {task.name}", variants * len(task), progress) as advance:
         engine = Engine(model, task, metric_named(metric or task.metric), advance=advance, **how)
-        measured = _Curves(engine, action)
+        measured = Curves(engine, action)
         asked = [[ranked_heads[:k] for k in first], *([one.heads for one in sets] for sets in drawn.values())]
         points_of, *control_points_of = measured.points(asked)
         curve = measured.sweep(first, points_of, ranked_heads, seed)
@@ -183,7 +183,7 @@ def most_rows(points: int, kinds: int, draws: int, control_points: int = CONTROL
     return points - 1 + kinds * draws * max(control_points - 1, 0)
 
 
-class _Curves:
+class Curves:
     """Measures points of curves in one batch with the end they start from: differences never mix batch shapes."""
 
     def __init__(self, engine: Engine, action: str) -> None:
@@ -261,7 +261,7 @@ class _Curves:
         )
 
 
-def _refined(measured: _Curves, curve: Sweep, threshold: float, points: int) -> Sweep:
+def _refined(measured: Curves, curve: Sweep, threshold: float, points: int) -> Sweep:
     """A curve of a few points, with more near the knee, measured in two rounds: at most `points` in all."""
     for rounds_left in (2, 1):
         shares = stats.ratio_interval(curve.gains.T, curve.effects, groups=curve.groups).value

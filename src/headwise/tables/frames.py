@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.errors import HeadwiseError
-from headwise.names import component_name, method_name
+from headwise.names import KV, component_name, method_name
 from headwise.stats import smallest_p
 from headwise.stats import too_few as sentence_of_too_few
 
@@ -73,7 +73,7 @@ def columns_of(rows: pd.DataFrame, *columns: str) -> dict[str, str]:
 
 
 def head_names(table: pd.DataFrame) -> list[str]:
-    """The heads of a table's rows, in its order, as `L12H3`; MLPs as `MLP12`, the embeddings as `input`."""
+    """The heads of a table's rows, in its order, as `L12H3`; other components as `L12KV1`, `MLP12`, `input`."""
     return [component_name(layer, head) for layer, head in zip(table["layer"], table["head"], strict=True)]
 
 
@@ -89,11 +89,18 @@ def head_rows(tables: Tables) -> pd.DataFrame | None:
 
 
 def map_shape(table: pd.DataFrame) -> tuple[int, int]:
-    """The number of layers and of columns in a table of heads: one per head, two more with other components."""
-    others = 2 if (table["head"] < 0).any() else 0
-    shape = int(table["layer"].max()) + 1, max(int(table["head"].max()) + 1, 0) + others
+    """The number of layers and of columns in a table of heads: one per head, two more with MLPs or the input."""
+    columns = column_numbers(table)
+    others = 2 if (columns < 0).any() else 0
+    shape = int(table["layer"].max()) + 1, max(int(columns.max()) + 1, 0) + others
     check_map(shape, 1 << 18)
     return shape
+
+
+def column_numbers(table: pd.DataFrame) -> np.ndarray:
+    """The column of each row of a table of heads in such a map: key/value heads are counted from 0 as well."""
+    heads = table["head"].to_numpy()
+    return np.where(heads <= KV, KV - heads, heads)
 
 
 def check_map(shape: tuple[int, int], most: int = 1 << 22) -> None:
@@ -107,10 +114,10 @@ def check_map(shape: tuple[int, int], most: int = 1 << 22) -> None:
 def grid(table: pd.DataFrame, column: str = "score", shape: tuple[int, int] | None = None) -> np.ndarray:
     """A column of a table of heads as an array `[layers, heads]`; NaN where there is no such head.
 
-    With components other than heads the last two columns are the input and the MLPs, whose head numbers are -2 and -1.
+    With MLPs or the input the last two columns are the input and the MLPs, whose head numbers are -2 and -1.
     """
     values = np.full(shape or map_shape(table), np.nan)
-    values[table["layer"], table["head"]] = table[column]
+    values[table["layer"], column_numbers(table)] = table[column]
     return values
 
 

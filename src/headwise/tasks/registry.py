@@ -19,13 +19,17 @@ A generator whose very question depends on the tokenizer (is a year one token, o
 from __future__ import annotations
 
 import inspect
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+from typing_extensions import Self
+
 from headwise.errors import HeadwiseError, quoted, unknown
+from headwise.files import user_path
 from headwise.registry import Registry
 from headwise.tasks.examples import Example, Task
 
@@ -60,6 +64,38 @@ class TooFewExamples(HeadwiseError):  # noqa: N818 - named for what is wrong
         """How many there are."""
 
 
+class WholeNumber(tuple[Any, ...]):
+    """Values of an option that is a whole number between two ends; listed are the default and these others."""
+
+    def __new__(cls, *listed: int, least: int, most: int) -> Self:
+        made = super().__new__(cls, listed)
+        made.ends = (least, most)
+        return made
+
+    ends: tuple[int, int]
+
+    def __contains__(self, value: object) -> bool:
+        return (
+            isinstance(value, int) and not isinstance(value, bool) and self.ends[0] <= value <= self.ends[1]
+        )
+
+    def __str__(self) -> str:
+        return f"{self[0]} (from {self.ends[0]:,} to {self.ends[1]:,})"
+
+
+class TextFile(tuple[Any, ...]):
+    """Values of an option that is one of these words, or the path of a text file."""
+
+    def __new__(cls, *listed: str) -> Self:
+        return super().__new__(cls, listed)
+
+    def __contains__(self, value: object) -> bool:
+        return super().__contains__(value) or (isinstance(value, str) and os.path.isfile(user_path(value)))
+
+    def __str__(self) -> str:
+        return f"{', '.join(self)}, or a text file"
+
+
 @dataclass(frozen=True)
 class TaskFamily:
     """A registered generator or list, and what `headwise list tasks` says of it."""
@@ -67,7 +103,7 @@ class TaskFamily:
     name: str
     metric: str
     about: str
-    options: dict[str, tuple[str, ...]]
+    options: dict[str, tuple[Any, ...]]
     """Options of the generator or list and their valid values, the default first."""
     draw: Callable[..., Example] | None = None
     """Makes one candidate example from a source of randomness; None for a list."""
@@ -93,7 +129,7 @@ FAMILIES: Registry[TaskFamily] = Registry("task", "headwise.tasks.builtin.*")
 
 
 def register(
-    name: str, *, metric: str, about: str, **options: tuple[str, ...]
+    name: str, *, metric: str, about: str, **options: tuple[Any, ...]
 ) -> Callable[[Callable[..., Example]], Callable[..., Example]]:
     """Make a generator known under `name`."""
 
@@ -105,7 +141,7 @@ def register(
 
 
 def register_list(
-    name: str, *, metric: str, about: str, **options: tuple[str, ...]
+    name: str, *, metric: str, about: str, **options: tuple[Any, ...]
 ) -> Callable[[Callable[..., Sequence[Example]]], Callable[..., Sequence[Example]]]:
     """Make a fixed list of examples known under `name`."""
 
@@ -154,8 +190,11 @@ def check_family_options(family: TaskFamily, options: Mapping[str, Any]) -> None
     for option, value in options.items():
         if option not in family.options:
             raise unknown(f"option of task {family.name!r}", option, family.options)
-        if value not in family.options[option]:
-            raise unknown(f"{option} of task {family.name!r}", str(value), family.options[option])
+        if value in (valid := family.options[option]):
+            continue
+        if isinstance(valid, WholeNumber | TextFile):
+            raise HeadwiseError(f"{option} of task {family.name!r} is {quoted(value)}; expected {valid}")
+        raise unknown(f"{option} of task {family.name!r}", str(value), valid)
 
 
 def available(name: str, *, tokens: Lengths | None = None, **options: Any) -> int | None:

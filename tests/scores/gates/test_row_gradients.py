@@ -26,17 +26,20 @@ def drawn(engine, count=11):
     return gates, numbers
 
 
-@pytest.mark.parametrize("components", [HEADS, COMPONENTS])
+PAIRS = [
+    ("zero", "all"),
+    ("mean", "all"),
+    ("patch", "all"),
+    ("position_mean", "all"),
+    ("mean", "last"),
+    ("patch", "last"),
+]
+
+
 @pytest.mark.parametrize(
-    ("reference", "positions"),
-    [
-        ("zero", "all"),
-        ("mean", "all"),
-        ("patch", "all"),
-        ("position_mean", "all"),
-        ("mean", "last"),
-        ("patch", "last"),
-    ],
+    ("reference", "positions", "components"),
+    [(*pair, components) for pair in PAIRS for components in (HEADS, COMPONENTS)]
+    + [("window:2:1", "all", HEADS), ("window:2:1", "last", HEADS)],
 )
 def test_every_way_to_run_rows_gives_the_same_gradients(tiny64, components, reference, positions):
     task = word_task(6, equal_length=reference == "position_mean")

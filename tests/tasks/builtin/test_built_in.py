@@ -16,6 +16,7 @@ CHOICES = [
 ]
 REWRITTEN = ("docstring", "greater_than", "induction", "ioi", "ioi_long", "recall", "syntax")
 WITH_COUNTERFACTUALS = {f"{name}{kind}" for name in REWRITTEN for kind in ("", "_rewrite", "_negative")}
+WITH_COUNTERFACTUALS |= {"needle", "recall_from_context"}
 
 
 @pytest.fixture(scope="session")

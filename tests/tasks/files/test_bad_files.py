@@ -271,7 +271,10 @@ def test_fields_that_mean_nothing_are_listed_with_what_was_expected(tmp_path):
     said = str(caught.value)
     assert "line 1: cannot tell what the fields 'riddle', 'reply' mean; expected prompt and target" in said
     assert "columns={'prompt': 'NAME', 'target': 'NAME'}" in said
-    assert "cogqa, blimp, math500, gsm8k, commonsense_qa, bigbench, words, greater_than_csv, ioi_csv" in said
+    assert (
+        "cogqa, blimp, math500, gsm8k, commonsense_qa, bigbench, words, pairs, greater_than_csv, ioi_csv"
+        in said
+    )
 
 
 def test_the_hint_has_the_columns_that_can_be_guessed(tmp_path):

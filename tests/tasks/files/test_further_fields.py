@@ -51,6 +51,14 @@ ROWS = {
         "answerKey": "A",
     },
     "greater_than_csv": {"clean": "From 1741 to 17", "corrupted": "From 1701 to 17", "label": 41},
+    "gender_csv": {
+        "clean": "The poet ran because",
+        "corrupted": "The man ran because",
+        "clean_answer_idx": 673,
+        "corrupted_answer_idx": 339,
+    },
+    "agreement_csv": {"clean": "The poets", "corrupted": "The poet", "plural": 1},
+    "pairs": {"base": "The poets", "base_label": " are", "src": "The poet", "src_label": " is"},
     "gsm8k": {"question": "Who runs home?", "answer": "Ana\n#### 3"},
     "ioi_csv": {
         "clean": "Ana saw Bob saw",
@@ -63,15 +71,17 @@ ROWS = {
     "text": {"text": "one two three four five six seven eight nine ten"},
     "words": {"input": "hot", "output": "cold"},
 }
+ITS_OWN = {"greater_than_csv": ["label"], "gender_csv": ["label"], "agreement_csv": ["label", "group"]}
+"""Fields that mean something else in these files: a year, a number, a construction."""
 NESTED = {"subquestion": "Who runs home?", "answer": "Ana", "cognitive_skill": "Retrieval"}
 
 
 @pytest.mark.parametrize("mapping", sorted(registered()))
 @pytest.mark.parametrize("wrong", ["foils", "wrong"])
 def test_every_mapping_keeps_the_further_fields_of_a_row(mapping, wrong, tmp_path):
-    further = {wrong: ["Eve", " Tom"], "also": "Anna", "group": 7}
-    if mapping != "greater_than_csv":  # whose label is a year
-        further["label"] = "people"
+    further = {wrong: ["Eve", " Tom"], "also": "Anna", "group": 7, "label": "people"}
+    for field in ITS_OWN.get(mapping, ()):
+        del further[field]
     if mapping == "cogqa":
         row = {"question": "A story.", "generated": [{**NESTED, **further}]}
         alone = {"question": "A story.", "generated": [NESTED]}
@@ -81,7 +91,8 @@ def test_every_mapping_keeps_the_further_fields_of_a_row(mapping, wrong, tmp_pat
     space = " " if plain.target.startswith(" ") else ""
     assert (example.prompt, example.target) == (plain.prompt, plain.target)
     assert example.foils == (f"{space}Eve", f"{space}Tom")
-    assert (example.also, example.group) == ((f"{space}Anna",), "7")
+    assert example.also == (f"{space}Anna",)
+    assert example.group == (str(further["group"]) if "group" in further else None)
     assert example.label == further.get("label")
     assert example.counterfactual == plain.counterfactual
 
@@ -127,10 +138,10 @@ def test_wrong_answers_of_a_chat_change_its_task(tmp_path):
 
 @pytest.mark.parametrize("mapping", sorted(ROWS))
 def test_a_column_that_a_mapping_does_not_use_is_announced(mapping, tmp_path):
-    task = read(tmp_path, {**ROWS[mapping], "source": "a book", "foilz": "Eve"}, mapping=mapping)
+    task = read(tmp_path, {**ROWS[mapping], "origin": "a book", "foilz": "Eve"}, mapping=mapping)
     notice = next(notice for notice in task.settings["notices"] if notice.startswith("columns not used"))
     assert notice == (
-        "columns not used: 'source', 'foilz'; 'foilz' may mean 'foils': to read it, give "
+        "columns not used: 'origin', 'foilz'; 'foilz' may mean 'foils': to read it, give "
         f"columns={{'foils': 'foilz'}} and mapping='{mapping}'"
     )
     (example,) = read(

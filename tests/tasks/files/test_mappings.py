@@ -374,6 +374,177 @@ def test_bigbench_scores_must_be_numbers_with_a_best_one(tmp_path):
             load_task(save(tmp_path / "task.json", value))
 
 
+# Pairs: CausalGym, RAVEL, sparse feature circuits, EAP-IG, MIB
+
+CHOICES = {"label": ["K", "M"], "text": ["red", "blue"]}
+PAIRED = {
+    "causalgym": (
+        {
+            "base": ["<|endoftext|>", "The ", "cook", " near"],
+            "src": ["<|endoftext|>", "The ", "cooks", " near"],
+            "base_type": "singular",
+            "src_type": "plural",
+            "base_label": " is",
+            "src_label": " are",
+            "task": "number",
+        },
+        Example(
+            *("The cook near", " is", (" are",), "The cooks near", "number"),
+            family={"type": "singular"},
+        ),
+    ),
+    "ravel": (
+        {"input": "Oslo is in", "label": " Norway", "source_input": "Rome is in", "source_label": " Italy"},
+        Example("Oslo is in", " Norway", (" Italy",), "Rome is in"),
+    ),
+    "feature circuits": (
+        {
+            "clean_prefix": "The cook",
+            "patch_prefix": "The cooks",
+            "clean_answer": " has",
+            "patch_answer": " have",
+            "case": "singular",
+        },
+        Example("The cook", " has", (" have",), "The cooks", family={"case": "singular"}),
+    ),
+    "facts": (
+        {
+            "clean": "Oslo, the capital of",
+            "country": "Norway",
+            "corrupted": "Rome, the capital of",
+            "corrupted_country": "Italy",
+        },
+        Example("Oslo, the capital of", " Norway", (" Italy",), "Rome, the capital of"),
+    ),
+    "hypernymy": (
+        {
+            "clean": "cups and other",
+            "answers": "['dishes', 'crockery']",
+            "corrupted": "oaks and other",
+            "corrupted_answers": "['trees', \"dishes\"]",
+        },
+        Example("cups and other", " dishes", (" trees",), "oaks and other", also=(" crockery",)),
+    ),
+    "arithmetic": (
+        {
+            "prompt": "12 + 5 =",
+            "label": 17,
+            "ones_counterfactual": {"prompt": "12 + 6 =", "label": 18},
+            "random_counterfactual": {"prompt": "40 + 1 =", "label": 41},
+        },
+        Example("12 + 5 =", " 17", (" 18",), "12 + 6 ="),
+    ),
+    "mcqa": (
+        {
+            "prompt": "The mug is blue. K. red M. blue\nAnswer:",
+            "choices": CHOICES,
+            "answerKey": 1,
+            "answerPosition_counterfactual": {
+                "prompt": "The mug is blue. K. blue M. red\nAnswer:",
+                "choices": CHOICES,
+                "answerKey": 0,
+            },
+        },
+        Example(
+            *("The mug is blue. K. red M. blue\nAnswer:", " M", (" K",)),
+            "The mug is blue. K. blue M. red\nAnswer:",
+        ),
+    ),
+    "mib ioi": (
+        {
+            "prompt": "Ana and Bob met. Bob told",
+            "metadata": {"indirect_object": "Ana", "subject": "Bob"},
+            "s2_io_flip_counterfactual": {"prompt": "Ana and Bob met. Ana told"},
+        },
+        Example("Ana and Bob met. Bob told", " Ana", (" Bob",), "Ana and Bob met. Ana told"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PAIRED)
+def test_a_pair_is_a_prompt_and_the_other_prompt_as_its_counterfactual(kind, tmp_path):
+    row, expected = PAIRED[kind]
+    task = load_task(save(tmp_path / "pairs.json", [row]))
+    assert (task.settings["mapping"], task.metric) == ("pairs", "logit_diff")
+    assert task.examples == (expected,)
+
+
+def test_the_counterfactual_of_mib_can_be_chosen(tmp_path):
+    path = save(tmp_path / "sums.json", [PAIRED["arithmetic"][0]])
+    (example,) = load_task(path, counterfactual="random_counterfactual")
+    assert (example.counterfactual, example.foils) == ("40 + 1 =", (" 41",))
+    with pytest.raises(HeadwiseError, match="expected one of 'ones_counterfactual', 'random_counterfactual'"):
+        load_task(path, counterfactual="tens_counterfactual")
+
+
+class Words:
+    """A tokenizer of one token per word."""
+
+    prefix, has_chat = (), False
+
+    def encode(self, text):
+        return text.split()
+
+    def decode(self, ids):
+        return " ".join(ids)
+
+    def chat(self, messages, add_generation_prompt=True):
+        raise NotImplementedError
+
+
+def test_pairs_of_unequal_length_are_left_out_or_lose_the_counterfactual(tmp_path):
+    row, expected = PAIRED["ravel"]
+    longer = {**row, "input": "New York is in", "label": " America"}
+    task = load_task(save(tmp_path / "a.json", [row, longer]), tokens=Words())
+    assert task.examples == (expected,)
+    assert task.settings["notices"] == [
+        "left out 1 of 2 pairs, whose prompts have different numbers of tokens"
+    ]
+    task = load_task(save(tmp_path / "b.json", [longer]), tokens=Words())
+    assert task.examples == (Example("New York is in", " America", (" Italy",)),)
+    assert "kept without counterfactual" in task.settings["notices"][0]
+
+
+def test_gender_is_read_from_the_counterfactual_and_not_from_ids(tmp_path):
+    path = tmp_path / "gender.csv"
+    head = "clean,corrupted,clean_answer_idx,corrupted_answer_idx,label\n"
+    path.write_text(head + "The cook ran as,The man ran as,7,8,0\nThe vet ran as,The woman ran as,8,7,1\n")
+    assert load_task(path).examples == (
+        Example("The cook ran as", " she", (" he",), "The man ran as", family={"answer": "she"}),
+        Example("The vet ran as", " he", (" she",), "The woman ran as", family={"answer": "he"}),
+    )
+
+
+def test_agreement_asks_for_the_verbs_of_the_number(tmp_path):
+    path = tmp_path / "verbs.csv"
+    path.write_text("clean,corrupted,group,plural\nThe cooks,The cook,simple,1\nThe vet,The vets,simple,0\n")
+    many, one = task = load_task(path)
+    assert (task.metric, many.target, one.target) == ("prob_diff", " are", " is")
+    assert {many.target, *many.also} == set(one.foils)
+    assert {one.target, *one.also} == set(many.foils)
+    assert (many.group, many.family) == (None, {"number": "plural", "construction": "simple"})
+    path.write_text("sentence,label,group,source\nThe cooks,1,ML,simple\n")
+    (raw,) = load_task(path)
+    assert (raw.target, raw.foils, raw.counterfactual) == (many.target, many.foils, None)
+    path.write_text("clean,corrupted,group,plural\nThe cooks,The cook,simple,2\n")
+    with pytest.raises(HeadwiseError, match=r"line 2: the number is a number \(2\), expected 0"):
+        load_task(path)
+
+
+def test_greater_than_reads_prices_and_sequences(tmp_path):
+    path = tmp_path / "numbers.csv"
+    path.write_text(
+        'clean,corrupted,correct_idx\n"1208, 1256, 12","1208, 1301, 13",56\nFrom $ 1477 to $ 14,x,77\n'
+    )
+    assert [(e.target, len(e.foils)) for e in load_task(path)] == [("57", 57), ("78", 78)]
+
+
+def test_an_object_of_objects_is_one_row_for_each_name(tmp_path):
+    path = save(tmp_path / "cities.json", {"Oslo": {"Country": "Norway"}, "Rome": {"Country": "Italy"}})
+    task = load_task(path, columns={"prompt": "{name} is in", "target": " {Country}"})
+    assert [(e.prompt, e.target) for e in task] == [("Oslo is in", " Norway"), ("Rome is in", " Italy")]
+
+
 # Plain text
 
 PASSAGES = " = Heading = \n \n one two three four five six seven eight nine ten .\n\nshort line\n"
@@ -418,7 +589,8 @@ def test_options_of_a_mapping_are_checked(tmp_path):
 def test_every_mapping_can_be_named_and_says_what_it_reads():
     known = registered()
     public = {"cogqa", "commonsense_qa", "gsm8k", "math500", "blimp", "words", "bigbench", "text"}
-    assert set(known) == public | {"greater_than_csv", "ioi_csv", "chat", "questions"}
+    files = {"greater_than_csv", "ioi_csv", "gender_csv", "agreement_csv", "pairs", "chat", "questions"}
+    assert set(known) == public | files
     for mapping in known.values():
         assert mapping.fields
         assert all(name in mapping.about for name in mapping.fields[:1])

@@ -242,16 +242,14 @@ def test_other_files_with_a_label_are_not_taken_for_years(tmp_path):
         load_task(tmp_path / "years.csv")
 
 
-IOI = (
-    "clean,corrupted,correct_idx,incorrect_idx\nAna and Bob met and Bob saw,Ana and Bob met and Cid saw,1,2\n"
-)
+IOI = "clean,corrupted,correct_idx,incorrect_idx\nAna met Bob and then Bob saw,Ana met Bob and then Cid saw,1,2\n"
 
 
 def test_ioi_of_eap_ig_takes_the_words_of_the_models_own_tokenizer(tmp_path):
     (tmp_path / "ioi.csv").write_text(IOI)
     (example,) = load_task(tmp_path / "ioi.csv", tokens=FakeText())
     assert (example.target, example.foils) == (" Ana", (" Bob",))
-    assert example.counterfactual == "Ana and Bob met and Cid saw"
+    assert example.counterfactual == "Ana met Bob and then Cid saw"
     (tmp_path / "ioi.csv").write_text(IOI.replace("saw,1,2", "saw,3,2"))
     with pytest.raises(HeadwiseError) as caught:
         load_task(tmp_path / "ioi.csv", tokens=FakeText())
@@ -326,9 +324,10 @@ def test_the_two_files_of_eap_ig_are_scored_by_their_path_alone(smollm2, tmp_pat
     (tmp_path / "ioi.csv").write_text("clean,corrupted,correct_idx,incorrect_idx\n" + rows)
     (example,) = hw.task(tmp_path / "ioi.csv", model=smollm2)
     assert (example.target, example.foils) == (" Mary", (" John",))
-    (tmp_path / "ioi.csv").write_text(
-        "clean,corrupted,correct_idx,incorrect_idx\n"
-        + rows.replace(f",{mary},{john}", ",5335,1757")  # GPT-2's ids
-    )
+    rows = rows.replace(f",{mary},{john}", ",5335,1757")  # GPT-2's ids; the prompts say the names themselves
+    (tmp_path / "ioi.csv").write_text("clean,corrupted,correct_idx,incorrect_idx\n" + rows)
+    assert hw.task(tmp_path / "ioi.csv", model=smollm2).examples == (example,)
+    rows = rows.replace("Mary and John", "Mary met John")
+    (tmp_path / "ioi.csv").write_text("clean,corrupted,correct_idx,incorrect_idx\n" + rows)
     with pytest.raises(HeadwiseError, match="correct_idx 5335 is the token 'CT' of this model's tokenizer"):
         hw.task(tmp_path / "ioi.csv", model=smollm2)

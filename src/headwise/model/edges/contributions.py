@@ -27,6 +27,7 @@ from headwise.heads import Head
 from headwise.model.edges.parts import BlockParts, Parts
 from headwise.model.forward.gate import by_token, gated
 from headwise.model.forward.run import Edit, Pass, SharedRows
+from headwise.model.forward.short_view import ShortView
 from headwise.model.measure.rows import Block
 from headwise.model.sites.attention_function import Slots
 from headwise.model.sites.patch import hooked
@@ -57,6 +58,7 @@ def at_gate(block: Block, of: int | Head, z: Tensor, gate: Tensor | float) -> Te
     """Outputs `z[S, T, H, D]` of a layer's heads, or of an MLP or the embeddings as one head, at one gate."""
     if isinstance(gate, float) and gate == 1:
         return z
+    assert not isinstance(block.references, ShortView), "edges refuse it"
     reference = None if block.references is None else block.references[of].to(z.device, z.dtype)
     mask = None if block.mask is None else block.mask.to(z.device)[:, :, None, None]
     number = torch.as_tensor(gate, device=z.device).to(z.dtype)

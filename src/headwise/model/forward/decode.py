@@ -35,11 +35,12 @@ class Batch:
         shared: int = 0,
         piece: int | None = None,
         hooks: HeadHooks | None = None,
+        cache: Any = None,
     ) -> None:
         """pad: token id of the padding. cached: keep keys and values. shared: how many first tokens of all prompts are
         the same and are read once. piece: read long prompts in pieces of this many tokens, so that activations of one
         piece are held at a time (needs `cached`, and heads that are edited alike at every position). hooks: needed to
-        edit heads."""
+        edit heads. cache: an empty one of another kind than the model's own."""
         device = entry_device(hf)
         self.width = max(len(prompt) for prompt in prompts)
         gaps = [self.width - len(prompt) for prompt in prompts]
@@ -55,7 +56,7 @@ class Batch:
         for row, gap in enumerate(gaps):
             self.mask[row, shared : shared + gap] = 0
         self.cached = cached
-        self._cache: Any = None
+        self._cache: Any = cache
         self._shared = shared
         self._piece = piece if cached else None
         self._read = 0  # how many tokens of each row the cache holds

@@ -6,7 +6,7 @@ D head size. An MLP, or the embeddings, is treated as a layer of one head whose 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,12 @@ import torch
 from torch import Tensor, where
 
 from headwise.heads import Head
+from headwise.model.forward.short_view import ShortView
+from headwise.model.sites.attention_function import Attention, AttentionHook
 from headwise.names import MLP
+
+MakeAttention = Callable[[Tensor | None], AttentionHook]
+"""From the mask of all tokens `[B, S]`, 0 where they are padding, to what attends in a pass."""
 
 
 def gated(z: Tensor, gates: Tensor, reference: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
@@ -30,6 +35,16 @@ def gated(z: Tensor, gates: Tensor, reference: Tensor | None = None, mask: Tenso
     return replaced if mask is None else where(mask, replaced, z)
 
 
+def per_query_head(gates: Tensor, groups: Tensor | None) -> Tensor:
+    """Gates of key/value heads `[B, L, KV]` or `[B, L, KV, T]` as those of the query heads of their groups.
+
+    groups: `[L, H]`, the key/value head of each query head; None where query heads have gates of their own.
+    """
+    if groups is None:
+        return gates
+    return gates[:, torch.arange(len(groups), device=groups.device)[:, None], groups]
+
+
 @dataclass
 class HeadGates:
     """The gates of one forward pass: edits the head outputs z of each layer (`Pass.heads`)."""
@@ -39,8 +54,9 @@ class HeadGates:
     other than heads two columns more. `[B, L, H, T]` where every token has gates of its own."""
     layers: Collection[int] | None = None
     """Layers where some gate is not 1; None for all. The others are left alone."""
-    reference: Mapping[Any, Tensor] | None = None
-    """Layer, MLP or input -> what replaces an ablated head, broadcastable to `[S, T, H, D]`; None for zero."""
+    reference: Mapping[Any, Tensor] | ShortView | None = None
+    """Layer, MLP or input -> what replaces an ablated head, broadcastable to `[S, T, H, D]`; None for zero. A short
+    view is computed in the pass, which needs `attention` for it (`Pass.attention`)."""
     mask: Tensor | None = None
     """`[S, T]`: where gates act; None for everywhere."""
     block: int = 1
@@ -49,6 +65,8 @@ class HeadGates:
     """Layers that compute only some rows of the batch, their MLPs included: which."""
     packed: tuple[Tensor, Tensor] | None = None
     """The row and the position of every token `[N]`, where the rows are packed into one sequence."""
+    _short: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+    """Layer -> the heads' outputs under the short view, between the layer's attention and its gates."""
 
     def __call__(self, layer: int, z: Tensor) -> Tensor:
         if self.layers is not None and layer not in self.layers:
@@ -57,6 +75,27 @@ class HeadGates:
             return self._packed(layer, z)
         gates = self.values[:, layer, : z.shape[2]]
         return self._gated(gates[self.rows[layer]] if layer in self.rows else gates, z, layer)
+
+    @property
+    def attention(self) -> MakeAttention | None:
+        """What computes the short view beside each gated layer's attention; None for a reference that is stored."""
+        return self._beside if isinstance(self.reference, ShortView) else None
+
+    def _beside(self, mask: Tensor | None) -> AttentionHook:
+        assert isinstance(self.reference, ShortView)
+        view = self.reference.of(mask)
+
+        def hook(layer: int, implementation: str, function: Attention) -> Attention:
+            if self.layers is not None and layer not in self.layers:
+                return function
+
+            def attend(*call: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+                self._short[layer] = view.z(implementation, function, call, options)
+                return function(*call, **options)
+
+            return attend
+
+        return hook
 
     def module(self, component: Head, output: Tensor) -> Tensor:
         """The output of an MLP or of the embeddings `[B, T, D]` under the gate of the component."""
@@ -71,7 +110,7 @@ class HeadGates:
         g = of_tokens.to(z.device, z.dtype).unflatten(0, (-1, min(self.block, len(gates))))[..., None]
         mask = None if self.mask is None else self.mask.to(z.device)[None, :, :, None, None]
         split = z.unflatten(0, (-1, self.block))  # V, S, T, H, D
-        return gated(split, g, self._reference(of, z), mask).flatten(0, 1)
+        return gated(split, g, self._reference(of, split), mask).flatten(0, 1)
 
     def _packed(self, layer: int, z: Tensor) -> Tensor:
         assert self.packed is not None
@@ -84,6 +123,9 @@ class HeadGates:
         return gated(z[0], g, reference, mask)[None]
 
     def _reference(self, of: int | Head, z: Tensor) -> Tensor | None:
+        if isinstance(self.reference, ShortView):
+            assert not isinstance(of, Head), "only heads have a short view"
+            return self._short.pop(of).reshape(z.shape)
         return None if self.reference is None else self.reference[of].to(z.device, z.dtype)
 
 

@@ -4,7 +4,7 @@ What headwise changes in a model while it runs is put in place here, in this ord
 
 1. kernels   attention on a GPU without cuDNN's planning
 2. heads     our attention function or a hook on the output projection: `slots` edit queries, keys and values,
-             `watch` sees each call, `heads` edits z
+             `attention` computes it, `watch` sees each call, `heads` edits z
 3. modules   `modules` edit what a module gives out: an MLP, the embeddings, an activation; a block
 4. blocks    `streams` edit what a block reads, equal rows are computed once (`shared`, and of any module `parts`),
              blocks up to `resume_from` are skipped, `record_streams` receives what blocks write, the pass ends
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from headwise.model.sites.attention_function import HeadHook, SlotHook, Watcher
+from headwise.model.sites.attention_function import AttentionHook, HeadHook, SlotHook, Watcher
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import edit_first, hooked, replaced, without_cudnn_sdpa
 from headwise.model.sites.probe import widened
@@ -45,6 +45,9 @@ class Pass:
     """From (layer, z `[B, T, H, D]`) to the z that the model goes on with: gates, or a recorder."""
     watch: Watcher | None = None
     """Sees (layer, call) for every call of the attention function, before `heads`."""
+    attention: Callable[[Tensor | None], AttentionHook] | None = None
+    """From the mask of all tokens `[B, S]` (None: no padding) to what computes attention in place of the model's own
+    function (`HeadGates.attention`)."""
     slots: SlotHook | None = None
     """From (layer, query, key and value) to those that the layer attends with."""
     modules: Mapping[nn.Module, Edit] = field(default_factory=dict)
@@ -88,7 +91,8 @@ def run(model: nn.Module, request: Pass, hooks: HeadHooks | None = None) -> Outp
     with ExitStack() as stack:
         stack.enter_context(without_cudnn_sdpa())
         if hooks is not None:
-            stack.enter_context(hooks.attached(request.heads, request.watch, request.slots))
+            attention = request.attention and request.attention(request.inputs.get("attention_mask"))
+            stack.enter_context(hooks.attached(request.heads, request.watch, request.slots, attention))
             of_blocks = {hooks.blocks[index]: rows for index, rows in request.shared.items()}
             stack.enter_context(shared(len(request.ids), {**of_blocks, **request.parts}))
             for index, edit in request.streams.items():

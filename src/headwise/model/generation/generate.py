@@ -23,12 +23,15 @@ from headwise.heads import gate_numbers, ones
 from headwise.model.forward.decode import Batch
 from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.schedule import in_halves
+from headwise.model.forward.short_view import ShortView
 from headwise.model.generation.prompts import Prompt, continuation, encode_prompts, end_tokens
+from headwise.model.generation.sampling import choose, uniforms
+from headwise.model.generation.streaming import Streaming, streaming_of
 from headwise.model.measure.positions import ANSWERED
+from headwise.model.measure.references import short_view
 from headwise.model.measure.rows import MeasureSettings
-from headwise.model.sites.attention_function import HeadHook
 from headwise.model.tokens.text import common_prefix
-from headwise.names import ablation_name
+from headwise.names import ablation_name, window_of
 from headwise.progress import Progress, reporting
 from headwise.several import several
 
@@ -106,6 +109,7 @@ def generate(
     chat: bool = False,
     stop: str | Sequence[str] = (),
     reference: str | None = None,
+    streaming: Any = None,
     positions: str = "all",
     reference_prompts: Prompt | Sequence[Prompt] | TaskLike | None = None,
     shifts: np.ndarray | None = None,
@@ -122,40 +126,44 @@ def generate(
     chat: prompts are put into the tokenizer's chat template; a prompt may then be a list of messages. Prompts
         that are in the template already, as those of a task of chats are, stay as they are.
     stop: texts end before any of these.
-    reference: `zero`, or `mean` over all tokens of `reference_prompts` (by default the prompts themselves). Without it,
-        `mean` if `reference_prompts` are given, else `zero`.
+    reference: `zero`, `mean` over all tokens of `reference_prompts` (by default the prompts themselves), or `window`:
+        the head sees the last `window=64` tokens and the first `sink=4`. By default `mean` if `reference_prompts` are
+        given, else `zero`.
+    streaming: the heads that keep the whole context, as `Model.streaming` takes them, for a KV cache in which all
+        others store the last `window=64` tokens and the first `sink=4`. The texts are those of the reference `window`
+        with all other key/value heads ablated.
     positions: gates act at `all` positions, or from the `last` prompt token on.
     shifts: `[L, H, D]` or `[V, L, H, D]`, added to the heads' outputs after the gates, where these act.
     batch_tokens: most tokens in one batch; halved when memory runs out.
     progress: False for no progress bar.
     """
+    streams = None if streaming is None else _streaming(model, streaming, reference)
     reference = reference or ("zero" if reference_prompts is None else "mean")
-    _check(reference, positions)
+    reference = _checked_reference(reference if streams is None else streams.view.name, positions)
     from headwise.tasks.opening import prompts_of
 
     prompts = prompts_of(prompts, model)
-    if reference_prompts is not None:
-        reference_prompts = prompts_of(reference_prompts, model)
-    stops = tuple(several(stop))
-    if not all(isinstance(text, str) and text for text in stops):
-        raise HeadwiseError(f"stop is {quoted(stop)}; expected texts, none of them empty")
+    averaged = prompts if reference_prompts is None else prompts_of(reference_prompts, model)
+    stops = _checked_stops(stop)
     # The last token is written, but never read.
     encoded = encode_prompts(model, prompts, chat, room=max_new_tokens - 1)
     budget = batch_tokens or model.batch_tokens
-    means = None
-    if reference == "mean":
-        texts = encoded if reference_prompts is None else encode_prompts(model, reference_prompts, chat)
-        means = model.mean_outputs(texts, batch_tokens=budget)
+    texts = encoded if averaged is prompts else encode_prompts(model, averaged, chat)
+    longest = max(map(len, encoded), default=0) + max_new_tokens - 1
+    replaced_by = None if streams else _replaced_by(model, reference, texts, longest, budget)
     draws = [uniforms(seed, e, max_new_tokens) for e in range(len(encoded))]
     checked_gates, checked_shifts = _checked_variants(model, gates, shifts)
-    if ablate is not None or keep is not None:
-        checked_gates = checked_gates * model.gates(ablate=ablate, keep=keep)
+    checked_gates = checked_gates * model.gates(ablate=ablate, keep=keep)
+    ablates = streams is not None or bool((checked_gates != 1).any())
+    if streams and (checked_gates != 1).any():
+        raise HeadwiseError("streaming says which heads see less; give it without gates on heads")
     writer = _Writer(
         model=model,
         prompts=encoded,
         gates=checked_gates,
         shifts=checked_shifts,
-        means=means,
+        reference=replaced_by,
+        streams=streams,
         only_answers=positions == "last",
         max_new_tokens=max_new_tokens,
         choose=lambda logits, draws: choose(logits, temperature, top_p, draws),
@@ -164,7 +172,7 @@ def generate(
         batch_tokens=budget,
     )
     with reporting("generating", len(checked_gates) * len(encoded), progress) as writer.advance:
-        return replace(writer.run(), reference=reference if (checked_gates != 1).any() else "")
+        return replace(writer.run(), reference=reference if ablates else "")
 
 
 # ---- the loop ---------------------------------------------------------------------------------------------
@@ -181,7 +189,8 @@ class _Writer:
     prompts: list[list[int]]
     gates: np.ndarray  # V, L, H
     shifts: np.ndarray | None  # V, L, H, D
-    means: dict[int, Tensor] | None
+    reference: dict[Any, Tensor] | ShortView | None
+    streams: Streaming | None
     only_answers: bool
     max_new_tokens: int
     choose: Callable[[Tensor, Tensor | None], Tensor]
@@ -247,7 +256,10 @@ class _Writer:
         shared = self._shared_prefix(prompts)
         self.passes += [1] if shared else []
         able, hooks = self.decoding, self.model.hooks
-        batch = Batch(self.model.hf, prompts, pad=able.pad, cached=able.cache, shared=shared, hooks=hooks)
+        cache = self.streams and self.streams.cache()
+        batch = Batch(
+            self.model.hf, prompts, pad=able.pad, cached=able.cache, shared=shared, hooks=hooks, cache=cache
+        )
         device = batch.ids.device
         variants, examples = torch.tensor(pairs, device=device).T
         gates = torch.from_numpy(self.gates).to(device, self.model.gate_dtype)
@@ -257,7 +269,7 @@ class _Writer:
         rows = torch.arange(len(pairs), device=device)  # the pair of each row of the batch
         for step in range(self.max_new_tokens):
             mask = batch.answering() if self.only_answers else None
-            logits = batch.logits(self._head_hook(gates[variants[rows]], variants[rows], mask))
+            logits = batch.logits(**self._edits(gates[variants[rows]], variants[rows], mask))
             self.passes.append(len(batch))
             chosen = self.choose(logits, None if draws is None else draws[examples[rows], step])
             for row, token in zip(rows.tolist(), chosen.tolist(), strict=True):
@@ -281,17 +293,18 @@ class _Writer:
 
     def _shared_prefix(self, prompts: Sequence[Sequence[int]]) -> int:
         """The number of first tokens that are read once for all rows; 0 where gates or shifts make rows differ."""
-        if not self.decoding.prefix or self.gated or self.layer_shifts or len(prompts) < 2:
+        alike = not (self.gated or self.layer_shifts or self.streams)
+        if not self.decoding.prefix or not alike or len(prompts) < 2:
             return 0
         shared = common_prefix(*(prompt[:-1] for prompt in prompts))  # each row keeps a token to read
         return shared if shared >= LEAST_SHARED else 0
 
-    def _head_hook(self, gates: Tensor, variants: Tensor, mask: Tensor | None) -> HeadHook | None:
-        """Applies the gates `[B, L, H]` and shifts of the rows, at the positions `mask[T]`."""
+    def _edits(self, gates: Tensor, variants: Tensor, mask: Tensor | None) -> dict[str, Any]:
+        """What applies the gates `[B, L, H]` and shifts of the rows, at the positions `mask[T]`: fields of `Pass`."""
+        attention = self.streams and self.streams.attention
         if not self.gated and not self.layer_shifts:
-            return None
-        layers = self.gated | set(self.layer_shifts)
-        gate = HeadGates(gates, layers, self.means, None if mask is None else mask[None])
+            return {"attention": attention}
+        gate = HeadGates(gates, self.gated, self.reference, None if mask is None else mask[None])
 
         def hook(layer: int, z: Tensor) -> Tensor:
             z = gate(layer, z)
@@ -303,7 +316,7 @@ class _Writer:
                 z = z + (shift if mask is None else shift * mask.to(z.device)[None, :, None, None])
             return z
 
-        return hook
+        return {"heads": hook, "attention": attention or gate.attention}
 
     def _text(self, prompt: int, ids: list[int]) -> tuple[str, bool]:
         """The generated text up to the first stop string, and whether it has one."""
@@ -315,14 +328,43 @@ class _Writer:
 # ---- checks -----------------------------------------------------------------------------------------------
 
 
-def _check(reference: str, positions: str) -> None:
+def _checked_reference(reference: str, positions: str) -> str:
     MeasureSettings(reference=reference)
     if positions not in ANSWERED:
         raise unknown("positions", positions, ANSWERED)
-    if reference not in ("zero", "mean"):
+    if reference not in ("zero", "mean") and not window_of(reference):
         raise HeadwiseError(
-            f"the reference {reference!r} is not available in generation; use 'zero' or 'mean'"
+            f"the reference {reference!r} is not available in generation; use 'zero', 'mean' or 'window'"
         )
+    return reference
+
+
+def _checked_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
+    stops = tuple(several(stop))
+    if not all(isinstance(text, str) and text for text in stops):
+        raise HeadwiseError(f"stop is {quoted(stop)}; expected texts, none of them empty")
+    return stops
+
+
+def _streaming(model: Model, heads: Any, reference: str | None) -> Streaming:
+    window, sink = (None, None) if reference is None else window_of(reference) or (None, None)
+    if reference is not None and window is None:
+        raise HeadwiseError(
+            f"streaming heads have a short view, not the reference {reference!r}; leave it out"
+        )
+    if not model.capabilities.decoding.cache:
+        raise HeadwiseError(f"{model.name} does not go on from a KV cache, so no head can have a smaller one")
+    return streaming_of(model, heads, sink=sink, window=window)
+
+
+def _replaced_by(
+    model: Model, reference: str, texts: Sequence[Sequence[int]], longest: int, budget: int
+) -> dict[Any, Tensor] | ShortView | None:
+    """What replaces ablated heads. texts: those of a mean; longest: tokens of the longest text when it is written."""
+    if reference == "mean":
+        return model.mean_outputs(texts, batch_tokens=budget)
+    sizes = window_of(reference)
+    return short_view(model, *sizes, longest, "text") if sizes else None
 
 
 def _checked_variants(
@@ -355,36 +397,3 @@ def _variants(model: Model, name: str, values: np.ndarray, shape: tuple[int, ...
             f"{name} of shape {numbers.shape} do not fit {model.name}: expected [{sizes}] or [variants, {sizes}]"
         )
     return variants
-
-
-# ---- from next-token logits to next tokens ---------------------------------------------------------------
-
-
-def uniforms(seed: int, prompt: int, count: int) -> np.ndarray:
-    """The random numbers of one prompt, one per token it may write.
-
-    They depend only on the seed and the prompt's index: a prompt gets the same draws alone and in a batch, and every
-    variant of the gates uses the same draws, so that comparisons of variants are paired.
-    """
-    return np.random.default_rng([seed, prompt]).random(count)
-
-
-def choose(logits: Tensor, temperature: float, top_p: float, draws: Tensor | None) -> Tensor:
-    """One token for each row of `logits[B, vocabulary]`; `draws[B]` in [0, 1) decides unless temperature is 0.
-
-    The tokens lie on [0, 1) in order of falling probability, each as wide as it is probable; with `top_p` the
-    smallest leading group that holds at least that probability is stretched over the whole (nucleus sampling,
-    Holtzman et al. 2020, arXiv 1904.09751).
-    """
-    if temperature == 0:
-        return logits.argmax(-1)
-    assert draws is not None
-    # A shift changes no probability, and keeps tiny temperatures from overflowing; float32 has none below 1e-45.
-    scaled = (logits.double() - logits.max(-1, keepdim=True).values) / temperature
-    probabilities, tokens = scaled.softmax(-1).sort(descending=True, stable=True)
-    cumulative = probabilities.cumsum(-1)
-    in_nucleus = (cumulative - probabilities) < top_p
-    total = (probabilities * in_nucleus).sum(-1)
-    ranks = (cumulative <= (draws.to(cumulative.dtype) * total)[:, None]).sum(-1)
-    ranks = torch.minimum(ranks, in_nucleus.sum(-1) - 1)  # rounding may leave a remainder beyond the last
-    return tokens.gather(-1, ranks[:, None])[:, 0]

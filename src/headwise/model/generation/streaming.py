@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +21,15 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicSlidingWindo
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.model.sites.attention_function import own_attention
-
-if TYPE_CHECKING:
-    from headwise.model.model import Model
+from headwise.heads.heads_file import named_heads
+from headwise.heads.patterns import pattern_sizes
+from headwise.model.forward.short_view import Attend, ShortView, masked_attention
+from headwise.model.sites.attention_function import Attention, AttentionHook, Slots
+from headwise.model.sites.head_hooks import HeadHooks
+from headwise.names import WINDOW, reference_name, window_of
 
 GROWTH = 256
 """Tokens by which the memory of a head that keeps everything grows."""
-CHUNK = 512
-"""Query tokens of a prompt whose short view is computed at once: the mask then never has a row per token of the prompt
-and a column per token of the prompt."""
 _EMPTY = -(2**30)
 """The place of a slot that holds nothing."""
 
@@ -38,19 +37,11 @@ _EMPTY = -(2**30)
 class Streaming:
     """Which key/value heads of a model keep the whole context; makes caches and computes attention with them."""
 
-    def __init__(self, model: Model, heads: Sequence[Head], sink: int, window: int) -> None:
+    def __init__(self, hooks: HeadHooks, heads: Sequence[Head], view: ShortView) -> None:
         """heads: query heads; the key/value head of each keeps everything."""
-        model.layout().check(list(heads), model.name)
-        if sink < 0 or window < 1:
-            raise HeadwiseError(f"sink is {sink} and window {window}; expected sink ≥ 0 and window ≥ 1")
-        self.sink, self.window, self._hooks = sink, window, model.hooks
-        if self._hooks.mechanism != "attention function":
-            raise HeadwiseError(
-                f"{model.name} is accessed by a {self._hooks.mechanism}: it calls no attention function, so a head "
-                "cannot have a cache of its own"
-            )
+        self.hooks, self.view = hooks, view
         self._far: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
-        for site in self._hooks.sites:
+        for site in hooks.sites:
             group = site.heads // site.kv_heads
             kept = {head.head // group for head in heads if head.layer == site.layer}
             of = range(site.kv_heads)
@@ -59,17 +50,19 @@ class Streaming:
             ]
             queries = [(part[:, None] * group + torch.arange(group)).flatten() for part in parts]
             self._far[site.layer] = (parts[0], parts[1], queries[0], queries[1])
-        self._config: Any = model.hf.config.get_text_config(decoder=True)  # type: ignore[operator, union-attr]
-        self._waiting: dict[int, StreamingLayer] = {}
+        self._config: Any = hooks.model.config.get_text_config(decoder=True)  # type: ignore[operator, union-attr]
+        self._waiting: dict[int, StreamingLayer | SlidingLayer] = {}
 
     def cache(self) -> Cache:
-        """An empty cache, for `past_key_values` of one batch. Layers with a sliding window of their own keep it."""
+        """An empty cache, for `past_key_values` of one batch. Layers with a sliding window of their own store it."""
         kinds = getattr(self._config, "layer_types", None) or []
+        if not kinds and getattr(self._config, "sliding_window", None):
+            kinds = ["sliding_attention"] * len(self.hooks.blocks)
         layers: list[CacheLayerMixin] = []
-        for layer in range(len(self._hooks.blocks)):
+        for layer in range(len(self.hooks.blocks)):
             kind = kinds[layer] if layer < len(kinds) else "full_attention"
-            if kind == "sliding_attention":
-                layers.append(DynamicSlidingWindowLayer(self._config.sliding_window))
+            if kind == "sliding_attention" and layer in self._far:
+                layers.append(SlidingLayer(self, layer, self._far[layer], self._config.sliding_window))
             elif kind == "full_attention" and layer in self._far:
                 layers.append(StreamingLayer(self, layer, *self._far[layer]))
             else:
@@ -77,19 +70,19 @@ class Streaming:
         return Cache(layers=layers)
 
     @contextmanager
-    def attached(self) -> Iterator[None]:
-        """While this holds, the model attends as its cache stores."""
-        with self._hooks.attached(attention=self._attention):
-            yield
+    def attached(self) -> Iterator[Cache]:
+        """While this holds, the model attends as its cache stores, which is given."""
+        with self.hooks.attached(attention=self.attention()):
+            yield self.cache()
 
-    def _attention(
-        self, layer: int, implementation: str, function: Callable[..., Any]
-    ) -> Callable[..., tuple[Tensor, None]]:
+    def attention(self, _: Tensor | None = None) -> AttentionHook:
+        """What attends as the cache stores (`Pass.attention`)."""
+        return self._attention
+
+    def _attention(self, layer: int, implementation: str, function: Attention) -> Attention:
         def attend(
             module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, **options: Any
         ) -> Any:
-            if options.get("sliding_window") is not None:
-                return function(module, query, key, value, mask, **options)
             stored = self._waiting.pop(layer, None)
             if stored is None:
                 raise HeadwiseError("streaming heads need a cache: pass past_key_values=… and use_cache=True")
@@ -97,9 +90,74 @@ class Streaming:
                 raise HeadwiseError(
                     "attention sinks that are weights (gpt-oss) cannot be split by kind of head"
                 )
-            return stored.attend(implementation, function, module, query, key, value, mask, options), None
+            short = masked_attention(implementation, function, module, options)
+
+            def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+                z: Tensor = function(module, query, key, value, mask, **options)[0]
+                return z
+
+            return stored.attend(plain, short, (query, key, value), mask), None
 
         return attend
+
+
+def streaming_of(
+    model: Any, heads: Any, k: int | None = None, sink: int | None = None, window: int | None = None
+) -> Streaming:
+    """What `Model.streaming` means by its arguments. model: a `Model`, whose type would make a circle of imports."""
+    if reason := model.capabilities.no_short_view:
+        raise HeadwiseError(f"{model.name} cannot have streaming heads: {reason}")
+    far = model.query_heads(named_heads(heads, k, model.name, model.heads()))
+    model.layout().check(far, model.name)
+    sizes = window_of(reference_name(pattern_sizes(heads) or WINDOW, window, sink))
+    assert sizes is not None
+    return Streaming(model.hooks, far, ShortView(sink=sizes[1], window=sizes[0]))
+
+
+def first_places(mask: Any, rows: int, device: torch.device) -> Tensor:
+    """How much padding stands before each row `[B]`, from the model's mask of the first pass."""
+    if not isinstance(mask, Tensor) or mask.dim() != 4:
+        return torch.zeros(rows, dtype=torch.long, device=device)
+    allowed = mask if mask.dtype == torch.bool else mask >= 0
+    return allowed[:, 0].diagonal(dim1=1, dim2=2).int().argmax(-1).expand(rows).clone()  # a token sees itself
+
+
+class SlidingLayer(DynamicSlidingWindowLayer):
+    """A layer with a sliding window of its own, which is all that it stores; in it, near heads see less."""
+
+    def __init__(self, owner: Streaming, layer: int, heads: Sequence[Tensor], sliding_window: int) -> None:
+        super().__init__(sliding_window)
+        self._owner, self._layer, self._near = owner, layer, (heads[1], heads[3])
+        self._start: Tensor | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *more: Any, **named: Any
+    ) -> tuple[Tensor, Tensor]:
+        self._owner._waiting[self._layer] = self
+        return super().update(key_states, value_states, *more, **named)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)
+        if self._start is not None:
+            self._start = self._start.index_select(0, beam_idx.to(self._start.device))
+
+    def attend(self, plain: Callable[..., Tensor], short: Attend, slots: Slots, mask: Any) -> Tensor:
+        query, key, value = slots
+        z, device = plain(query, key, value), query.device
+        if self._start is None:
+            self._start = first_places(mask, len(query), device)
+            self._padded = int(self._start.max())
+        heads, queries = (part.to(device) for part in self._near)
+        if len(heads):
+            length, total = self.cumulative_length, key.shape[2]
+            places = torch.arange(length - total, length, device=device) - self._start[:, None]
+            always = max(0, self._padded + self._owner.view.sink - (length - total))
+            own = mask[..., :total] if isinstance(mask, Tensor) and mask.dim() == 4 else None
+            near = (query[:, queries], key[:, heads], value[:, heads])
+            sliding = None if own is not None else self.sliding_window
+            z = z.clone()
+            z[:, :, queries] = self._owner.view.attended(short, near, places, always, own, sliding)
+        return z
 
 
 class StreamingLayer(CacheLayerMixin):
@@ -125,7 +183,7 @@ class StreamingLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Empty memory for the first keys and values."""
-        sink, window = self._owner.sink, self._owner.window
+        sink, window = self._owner.view.sink, self._owner.view.window
         self.dtype, self.device = key_states.dtype, key_states.device
         self._heads = [part.to(self.device) for part in self._heads]
         self._queries = [part.to(self.device) for part in self._queries]
@@ -180,43 +238,21 @@ class StreamingLayer(CacheLayerMixin):
 
     # ---- attention ----------------------------------------------------------------------------------------
 
-    def attend(
-        self,
-        implementation: str,
-        function: Callable[..., Any],
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Any,
-        options: dict[str, Any],
-    ) -> Tensor:
+    def attend(self, plain: Callable[..., Tensor], short: Attend, slots: Slots, mask: Any) -> Tensor:
         """z `[B, T, Q, D]` of new tokens, whose keys and values are stored."""
-        if self._length == 0 and isinstance(mask, Tensor):
-            allowed = mask if mask.dtype == torch.bool else mask >= 0
-            self._start = allowed[:, 0, -1].int().argmax(-1).expand(len(query)).clone()
+        query, key, value = slots
+        if self._length == 0:
+            self._start = first_places(mask, len(query), query.device)
             self._latest_start = int(self._start.max())
         z = query.new_empty(len(query), query.shape[2], query.shape[1], value.shape[-1])
         begin, self._length = self._length, self._length + key.shape[2]
         (far, near), (far_queries, near_queries) = self._heads, self._queries
         if len(far):
             keys, values = self._append(key[:, far], value[:, far], begin)
-            z[:, :, far_queries] = function(module, query[:, far_queries], keys, values, mask, **options)[0]
+            z[:, :, far_queries] = plain(query[:, far_queries], keys, values)
         if len(near):
-            if "flash" in implementation or "flex" in implementation:  # they take no mask of ours
-                implementation, function = "sdpa", own_attention("sdpa", module)
-
-            def short(part: Tensor, keys: Tensor, values: Tensor, seen: Tensor | None) -> Tensor:
-                if seen is not None and implementation == "eager":
-                    seen = torch.where(seen, 0.0, torch.finfo(part.dtype).min).to(part.dtype)
-                attended: Tensor = function(module, part, keys, values, seen, **options)[0]
-                return attended
-
-            step = (
-                self._step
-                if key.shape[2] == 1 and begin >= self._latest_start + self._owner.sink
-                else self._read
-            )
+            one = key.shape[2] == 1 and begin >= self._latest_start + self._owner.view.sink
+            step = self._step if one else self._read
             z[:, :, near_queries] = step(short, query[:, near_queries], key[:, near], value[:, near], begin)
         return z
 
@@ -232,46 +268,32 @@ class StreamingLayer(CacheLayerMixin):
         keys, values = (part[:, :, : self._length] for part in self._far)
         return keys, values
 
-    def _step(
-        self, short: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, begin: int
-    ) -> Tensor:
+    def _step(self, short: Attend, query: Tensor, key: Tensor, value: Tensor, begin: int) -> Tensor:
         """One token: it takes the slot of the one that falls out of the window, and sees every slot."""
-        sink, window = self._owner.sink, self._owner.window
+        sink, window = self._owner.view.sink, self._owner.view.window
         slot = sink + begin % window
         self._near[0][:, :, slot], self._near[1][:, :, slot] = key[:, :, 0], value[:, :, 0]
         self._places[:, slot] = begin - self._start
         full = begin + 1 - self._latest_start >= sink + window
         return short(query, *self._near, None if full else (self._places >= 0)[:, None, None])
 
-    def _read(
-        self, short: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, begin: int
-    ) -> Tensor:
-        """Several tokens, in chunks of queries that each see what is stored, the first tokens, and their window."""
-        sink, window, count = self._owner.sink, self._owner.window, key.shape[2]
-        columns = torch.arange(begin, begin + count, device=key.device)
-        places = columns - self._start[:, None]  # B, T
-        stored = self._places if begin else self._places[:, :0]
-        first = min(count, self._latest_start + sink) if begin == 0 else 0
-        chunks = []
-        for low in range(0, count, CHUNK):
-            high = min(count, low + CHUNK)
-            early, late = slice(0, min(first, high)), slice(max(first, low - window + 1), high)
-            old = [part if begin else part[:, :, :0] for part in self._near]
-            keys, values = (
-                torch.cat([before, new[:, :, early], new[:, :, late]], 2)
-                for before, new in zip(old, (key, value), strict=True)
-            )
-            at = torch.cat([stored, places[:, early], places[:, late]], 1)[:, None]  # B, 1, S
-            own = places[:, low:high, None]  # B, t, 1
-            seen = (at >= 0) & (at <= own) & ((at < sink) | (own - at < window))
-            seen |= own < 0  # padding sees anything, so that nothing is undefined; nobody reads it
-            chunks.append(short(query[:, :, low:high], keys, values, seen[:, None]))
+    def _read(self, short: Attend, query: Tensor, key: Tensor, value: Tensor, begin: int) -> Tensor:
+        """Several tokens, which each see what is stored, the first tokens, and their window."""
+        count = key.shape[2]
+        places = torch.arange(begin, begin + count, device=key.device) - self._start[:, None]  # B, T
+        if begin:
+            stored = self._places.shape[1]
+            keys, values = (torch.cat(pair, 2) for pair in zip(self._near, (key, value), strict=True))
+            at = torch.cat([self._places, places], 1)
+        else:
+            stored, keys, values, at = self._latest_start + self._owner.view.sink, key, value, places
+        z = self._owner.view.attended(short, (query, keys, values), at, stored)
         self._store(key, value, places, begin)
-        return torch.cat(chunks, 1)
+        return z
 
     def _store(self, key: Tensor, value: Tensor, places: Tensor, begin: int) -> None:
         """Keep the first tokens of each row, and of the others the last ones in the ring."""
-        sink, window, count = self._owner.sink, self._owner.window, key.shape[2]
+        sink, window, count = self._owner.view.sink, self._owner.view.window, key.shape[2]
         kept = torch.arange(max(0, count - window), count, device=key.device)
         slots = sink + (kept + begin) % window
         later = places[:, kept]

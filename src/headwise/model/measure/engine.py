@@ -6,7 +6,7 @@ holds its rows at the baseline (all gates at 1 unless another is given), so a di
 head that does nothing scores exactly 0.
 
 V variants, E examples, S rows of a block (one or more per example), L layers, H heads (and two columns more where MLPs
-or the embeddings have gates as well: `heads/components.py`).
+or the embeddings have gates as well; key/value heads where these have the gates: `heads/components.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads import gate_numbers, ones
-from headwise.model.forward.gate import Frozen, HeadGates
+from headwise.model.forward.gate import Frozen, HeadGates, per_query_head
 from headwise.model.forward.run import SharedRows
 from headwise.model.forward.schedule import equal_prefixes, in_halves
 from headwise.model.measure.baseline import beside_baseline
@@ -338,6 +338,7 @@ class Engine:
             per_row = torch.from_numpy(np.repeat(gates, block.size, axis=0)).to(self.model.device)
             request = block.gated(per_row.to(self.model.gate_dtype), len(gates))
             assert isinstance(request.heads, HeadGates)
+            held = per_query_head(held, block.groups)
             return self.model.run(replace(request, heads=Frozen(request.heads, held))).logits
         shared = self._shared(gates, block)
         per_row = torch.from_numpy(gates).to(self.model.device, self.model.gate_dtype)

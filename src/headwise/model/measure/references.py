@@ -1,7 +1,8 @@
 """What replaces an ablated head (the reference), computed from the ungated model: one registered function per kind.
 
 `zero`, `mean` and `position_mean` are the same for every example; `patch` and `resample` come from another prompt, the
-donor. A new kind is a new function here, or a plug-in (docs/plugins.md).
+donor; `window` is the head's own output with a short view. A new kind is a new function here, or a plug-in
+(docs/plugins.md).
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
+from pydantic import AfterValidator
 from torch import Tensor
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, hint
 from headwise.heads import Head
+from headwise.model.forward.short_view import ShortView
 from headwise.model.tokens.encode import Row, encode_rows
+from headwise.names import WINDOW, reference_name, window_of
 from headwise.registry import Registry
-from headwise.settings import Text, one_of
+from headwise.settings import Text
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -39,6 +43,8 @@ class ReferenceSource:
     batch_tokens: int
     components: tuple[Head, ...] = ()
     """MLPs and the input that are gated beside heads."""
+    window: tuple[int, int] | None = None
+    """Of the reference `window`: how many of the last tokens a head sees, and how many of the first."""
 
     @property
     def reference_rows(self) -> list[Row]:
@@ -48,10 +54,11 @@ class ReferenceSource:
         return encode_rows(self.model.text, self.reference_task.examples, "target")
 
 
-Reference = dict[Any, Tensor] | list[str] | None
+Reference = dict[Any, Tensor] | list[str] | ShortView | None
 """What replaces ablated heads: outputs of each layer, `[H, D]` or by position `[T, H, D]`; or for each example a donor
-prompt of equal length, whose head outputs replace those at the same positions; None for zero. Outputs of an MLP or of
-the embeddings stand under the component, as those of one head: `Head(12, -1)` -> `[1, width]` or `[T, 1, width]`."""
+prompt of equal length, whose head outputs replace those at the same positions; None for zero; a short view, which each
+pass computes for itself. Outputs of an MLP or of the embeddings stand under the component, as those of one head:
+`Head(12, -1)` -> `[1, width]` or `[T, 1, width]`."""
 Compute = Callable[[ReferenceSource], Reference]
 
 REFERENCES: Registry[Compute] = Registry("reference", "headwise.model.measure.references")
@@ -67,7 +74,18 @@ def register(name: str) -> Callable[[Compute], Compute]:
     return add
 
 
-ReferenceName = Annotated[Text, one_of("reference", REFERENCES.all)]
+def _known(name: str) -> str:
+    """A reference as results name it: `window` has its sizes."""
+    reference_named(name)
+    return reference_name(name)
+
+
+def reference_named(name: str) -> Compute:
+    """The function that computes a reference."""
+    return REFERENCES.get(WINDOW if window_of(name) else name)
+
+
+ReferenceName = Annotated[Text, AfterValidator(_known)]
 
 
 # ---- the same for every example: zero, and mean head outputs ---------------------------------------------
@@ -106,6 +124,44 @@ def position_mean(source: ReferenceSource) -> dict[Any, Tensor]:
 def _mean(source: ReferenceSource, rows: list[Row], *, by_position: bool) -> dict[Any, Tensor]:
     ids = [row.ids for row in rows]
     return source.model.mean_outputs(ids, by_position, source.batch_tokens, source.components)
+
+
+# ---- live: computed in each pass from its own queries, keys and values -----------------------------------
+
+
+@register(WINDOW)
+def window(source: ReferenceSource) -> ShortView:
+    """The same head with a short view: the first `sink` tokens and the last `window`."""
+    assert source.window is not None
+    window, sink = source.window
+    if source.components:
+        raise HeadwiseError(
+            f"the reference 'window' shortens what heads see, and {source.components[0]} sees nothing; use it without "
+            "components, or another reference"
+        )
+    return short_view(source.model, window, sink, max(len(row.ids) for row in source.rows), "prompt")
+
+
+def check_stored(reference: str, what: str) -> None:
+    """Refuse the reference `window` where outputs are needed that are computed beforehand."""
+    if window_of(reference):
+        raise HeadwiseError(
+            f"the reference 'window' is computed in each pass, and {what} need outputs that are fixed beforehand; use "
+            "another reference, such as 'mean'"
+        )
+
+
+def short_view(model: Model, window: int, sink: int, longest: int, what: str) -> ShortView:
+    """The last `window` tokens and the first `sink`. longest: tokens of the longest prompt or text, which must be more;
+    a model whose heads cannot be given such a view is refused."""
+    if longest <= sink + window:
+        raise HeadwiseError(
+            f"the longest {what} has {longest} tokens, so the first {sink} and the last {window} are all of it; give "
+            f"longer prompts, or a smaller window: {hint('reference', 'window:16')}"
+        )
+    if reason := model.capabilities.no_short_view:
+        raise HeadwiseError(f"the reference 'window' cannot be used with {model.name}: {reason}")
+    return ShortView(sink, window)
 
 
 # ---- from another prompt, the donor: the head's output there at the same position ------------------------

@@ -18,19 +18,21 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.heads import HEADS, ComponentKinds, Head
 from headwise.model.forward.decode import Past
-from headwise.model.forward.gate import HeadGates
+from headwise.model.forward.gate import HeadGates, per_query_head
 from headwise.model.forward.run import Pass
 from headwise.model.forward.schedule import blocks_of_rows
+from headwise.model.forward.short_view import ShortView
 from headwise.model.measure.positions import Positions, acting, check_positions
 from headwise.model.measure.references import (
-    REFERENCES,
     ReferenceName,
     ReferenceSource,
     donor_rows,
     first_differences,
+    reference_named,
 )
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.tokens.encode import Needs, Row, Scored, batch_of, encode_rows, pad_right
+from headwise.names import window_of
 from headwise.settings import Count, Seed, Settings
 from headwise.tasks.examples import Task
 
@@ -45,9 +47,12 @@ class Block:
     rows: list[Row]
     tensors: dict[str, Tensor]
     mask: Tensor | None = None  # S, T: where gates act; None is everywhere
-    references: dict[Any, Tensor] | None = None  # layer, MLP or input -> broadcastable to S, T, H, D
+    references: dict[Any, Tensor] | ShortView | None = None
+    """Layer, MLP or input -> broadcastable to `[S, T, H, D]`; None for zero. A short view is computed in each pass."""
     modules: dict[Head, nn.Module] = field(default_factory=dict)
     """MLPs and the embeddings, where they are gated."""
+    groups: Tensor | None = None
+    """`[L, H]`: the key/value head of each query head, where key/value heads have the gates."""
     past: Past | None = None
     """What stands before these tokens, where they are not the first ones."""
 
@@ -74,9 +79,8 @@ class Block:
         first, references, past = 0, self.references, None
         if hooks is not None and position:
             first, past = position, Past.read(hooks, self.tensors["ids"][:, :position])
-            references = references and {
-                of: r if r.dim() == 2 else r[..., first:, :, :] for of, r in references.items()
-            }
+            if isinstance(references, dict):
+                references = {of: r if r.dim() == 2 else r[..., first:, :, :] for of, r in references.items()}
         ids = self.tensors["ids"][:, first:]
         tensors = {**self.tensors, "ids": ids, "positions": self.tensors["positions"] - first}
         mask = torch.arange(ids.shape[1], device=ids.device) == position - first
@@ -88,13 +92,14 @@ class Block:
         more: fields of `HeadGates`, and `shared` of the pass.
         """
         shared = more.pop("shared", {})
+        values = per_query_head(values, self.groups)
         heads = HeadGates(values, reference=self.references, mask=self.mask, block=self.size, **more)
         modules = {
             module: partial(heads.module, component)
             for component, module in self.modules.items()
             if component not in leave
         }
-        return self.pass_(times, heads=heads, modules=modules, shared=shared)
+        return self.pass_(times, heads=heads, attention=heads.attention, modules=modules, shared=shared)
 
     def scored(self, logits: Tensor, full: Tensor | None = None) -> Scored:
         """`logits` of this block's rows, repeated any number of times."""
@@ -108,7 +113,8 @@ class MeasureSettings(Settings):
     """What replaces an ablated head, where gates act, and how much runs at once."""
 
     reference: ReferenceName = "zero"
-    """What replaces an ablated head: zero, mean, position_mean, resample, patch, or a plug-in's."""
+    """What replaces an ablated head: zero, mean, position_mean, resample, patch, window (`window:128:8`: it sees the
+    last 128 tokens and the first 8), or a plug-in's."""
     positions: Positions = "all"
     """Where gates act: `all`, from the `last` prompt token on, token positions (negative ones count from the end of the
     prompt), the name of a span, or of several."""
@@ -116,7 +122,8 @@ class MeasureSettings(Settings):
     batch_tokens: Count | None = None
     """Most tokens in one forward pass (default: what suits the device); where that saves a pass, a sixteenth more."""
     components: ComponentKinds = HEADS
-    """What has gates: heads, mlps (the output of each MLP), input (the embeddings)."""
+    """What has gates: heads, mlps (the output of each MLP), input (the embeddings); or kv_heads alone (the query heads
+    of each key/value head together)."""
 
 
 class Rows:
@@ -129,13 +136,23 @@ class Rows:
         check_positions(task, settings.positions)
         self.all = encode_rows(model.text, task.examples, needs)
         tokens = settings.batch_tokens or model.batch_tokens
-        self._components = tuple(model.layout(settings.components).modules)
+        layout = model.layout(settings.components)
+        self.groups = None if layout.groups is None else torch.from_numpy(layout.groups).to(model.device)
+        self._components = tuple(layout.modules)
         self._modules = model.modules(self._components)
         source = ReferenceSource(
-            model, task, self.all, reference_task, settings.seed, tokens, self._components
+            model,
+            task,
+            self.all,
+            reference_task,
+            settings.seed,
+            tokens,
+            self._components,
+            window_of(settings.reference),
         )
-        reference = REFERENCES.get(settings.reference)(source)
+        reference = reference_named(settings.reference)(source)
         self._donors = donor_rows(source, reference) if isinstance(reference, list) else None
+        self._view = reference if isinstance(reference, ShortView) else None
         self._outputs: dict[Any, Tensor] | None = None
         if isinstance(reference, dict):
             self._outputs = reference
@@ -154,12 +171,14 @@ class Rows:
         """The rows of these numbers, any of them several times, as tensors with their references."""
         rows = [self.all[n] for n in numbers]
         tensors = {name: t.to(self.model.device) for name, t in batch_of(rows).items()}
-        block = Block(rows, tensors, modules=self._modules)
+        block = Block(rows, tensors, modules=self._modules, groups=self.groups)
         length = block.length
         mask = self.mask(numbers, length)
         if self._donors is not None:
             donors = [self._donors[n] for n in numbers]
             block.references = self.model.outputs(pad_right(donors), components=self._components)
+        elif self._view is not None:
+            block.references = self._view
         elif self._outputs is not None:
             block.references = {k: z[:length] if z.dim() == 3 else z for k, z in self._outputs.items()}
         block.mask = None if bool(mask.all()) else mask.to(self.model.device)
@@ -171,6 +190,8 @@ class Rows:
         mask = acting(self.model.text, self.task, rows, length, self.positions)
         if self._donors is not None:
             mask &= first_differences(rows, [self._donors[n] for n in numbers], length)
+        if self._view is not None:  # before, the short view is the whole one
+            mask &= torch.arange(length) >= self._view.sink + self._view.window
         return mask
 
     def _check_outputs(self, reference: str) -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def entry_device(hf: nn.Module) -> torch.device:
@@ -77,6 +83,55 @@ def differ_by_rounding(logits: Tensor, expected: Tensor, limit: float) -> bool:
 
 def weight_dtype(model: nn.Module) -> torch.dtype:
     return next(p.dtype for p in model.parameters() if p.is_floating_point())
+
+
+def embedded_rows(embedding: Any) -> int | None:
+    """The number of rows of a plain embedding table."""
+    weight = getattr(embedding, "weight", None)
+    return len(weight) if isinstance(weight, Tensor) else None
+
+
+def context_length(hf: nn.Module) -> int | None:
+    """The context length in tokens; None where the configuration has no number, or positions are relative.
+
+    Rotary positions can be computed beyond it, but the model was not trained on them.
+    """
+    config = hf.config.get_text_config()  # type: ignore[operator, union-attr]
+    most = getattr(config, "max_position_embeddings", None)
+    if not isinstance(most, int) or most <= 0 or getattr(config, "alibi", False):
+        return None
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]  # one per kind of layer
+    return max(most, *(_stretched(most, kind) for kind in kinds))
+
+
+def _stretched(most: int, rope: dict[str, Any]) -> int:
+    """The context length after rotary scaling; in some configurations `most` includes the scaling already."""
+    factor, before = rope.get("factor"), rope.get("original_max_position_embeddings")
+    if not isinstance(factor, int | float):
+        return most
+    if not isinstance(before, int):
+        before = most if rope.get("rope_type", rope.get("type")) in ("linear", "dynamic", "yarn") else 0
+    return int(factor * before)
+
+
+def weights_hash(hf: nn.Module) -> str:
+    """Of the configuration and of every weight tensor (its shape, its sum, a sample of its values)."""
+    digest = hashlib.sha256()
+    config = hf.config.to_dict()  # type: ignore[operator, union-attr]
+    for volatile in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
+        config.pop(volatile, None)
+    digest.update(repr(sorted(config.items(), key=lambda item: item[0])).encode())
+    for name, parameter in hf.state_dict().items():
+        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
+        flat = stored(hf, name, parameter).detach().flatten()
+        if flat.is_meta or not len(flat):
+            continue
+        sample = flat[:: max(1, len(flat) // 256)].double().cpu().numpy()
+        # Sums of whole numbers are exact, so every device and number of threads gives the same one.
+        total = flat.view(_BITS[flat.element_size()]).sum(dtype=torch.int64).item()
+        digest.update(sample.tobytes() + np.int64(total).tobytes())
+    return digest.hexdigest()[:16]
 
 
 # ---- the kind of a module, recognised by its attributes and not by its family ----------------------------

@@ -9,13 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 from torch import nn
 
 from headwise.model.backward import packing_works, plain_unembedding
 from headwise.model.forward.kernels import Compiled
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.verify.components import norm_after_heads, verified_embeddings, verified_mlps
-from headwise.model.verify.shortcuts import Decoding, decoding, past_works
+from headwise.model.verify.components import (
+    norm_after_heads,
+    query_groups,
+    verified_embeddings,
+    verified_mlps,
+)
+from headwise.model.verify.shortcuts import Decoding, decoding, past_works, short_view_problem
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,11 @@ class Capabilities:
         return past_works(self.hooks, self.share_rows)
 
     @cached_property
+    def no_short_view(self) -> str:
+        """Why heads cannot be given a short view of their prompt (the reference `window`); empty where they can."""
+        return short_view_problem(self.hooks)
+
+    @cached_property
     def mlps(self) -> tuple[nn.Module, ...]:
         """The MLP of each decoder block, for gates on its output; a model where they are not found is refused."""
         return verified_mlps(self.hooks)
@@ -57,6 +68,11 @@ class Capabilities:
     def embeddings(self) -> nn.Module:
         """The token embeddings, for a gate on their output; a model where they are not found is refused."""
         return verified_embeddings(self.hooks)
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """`[L, H]`: the key/value head of each query head; a model where groups are not known is refused."""
+        return query_groups(self.hooks)
 
     @cached_property
     def norm_after_heads(self) -> bool:

@@ -1,5 +1,6 @@
 """MLPs and embeddings: where they are, whether they write what they add to the residual stream and nothing else, and
-whether the size of what heads write matters. Found by running the model once, by structure and not by name.
+whether the size of what heads write matters. Found by running the model once, by structure and not by name. And which
+query heads read which key/value head.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -54,6 +56,28 @@ def verified_embeddings(hooks: HeadHooks) -> nn.Module:
             "way as well; leave 'input' out of components"
         )
     return module
+
+
+def query_groups(hooks: HeadHooks) -> np.ndarray:
+    """`[L, H]`: the key/value head of each query head.
+
+    An attention function shares each one with heads that follow one another. A family that calls none may do it in
+    another way, so only the one for all heads, and those of one head each, are known there.
+    """
+    config = hooks.model.config.get_text_config()  # type: ignore[operator, union-attr]
+    why = ""
+    if getattr(config, "kv_lora_rank", None):
+        why = "its keys and values are made from one vector per token (latent attention)"
+    groups = np.zeros(hooks.shape, dtype=np.int64)
+    for site in hooks.sites:
+        if 1 < site.kv_heads < site.heads and hooks.mechanism != "attention function":
+            why = f"its heads are reached by a {hooks.mechanism}, where it is not seen which share keys and values"
+        groups[site.layer, : site.heads] = np.arange(site.heads) // (site.heads // site.kv_heads)
+    if why:
+        raise HeadwiseError(
+            f"{type(hooks.model).__name__} has no key/value heads to gate: {why}; leave 'kv_heads' out of components"
+        )
+    return groups
 
 
 def norm_after_heads(hooks: HeadHooks) -> bool:

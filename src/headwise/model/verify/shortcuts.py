@@ -17,7 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from headwise.model.forward.decode import Batch, Past
+from headwise.model.forward.gate import HeadGates
 from headwise.model.forward.run import Pass, SharedRows, run
+from headwise.model.forward.short_view import ShortView, masked_attention
+from headwise.model.sites.attention_function import Attention, AttentionHook
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import differ_by_rounding, entry_device, probe_input, rounding, weight_dtype
@@ -241,6 +244,56 @@ def past_works(hooks: HeadHooks, share_rows: bool) -> bool:
         return False
     limit = _rounding(hooks.model) * max(1.0, float(whole.abs().max()))
     return differ_by_rounding(logits, whole.repeat(2, 1, 1), limit)
+
+
+# ---- the short view of the reference `window` --------------------------------------------------------------
+
+
+def short_view_problem(hooks: HeadHooks) -> str:
+    """Why heads cannot be given a short view; empty where they can.
+
+    A view as long as the probe must give the plain logits, and a shorter one those of the family's own function under
+    a whole mask, which must differ from the plain ones: a mask that is ignored does not pass.
+    """
+    if hooks.mechanism != "attention function":
+        return f"it is accessed by a {hooks.mechanism}, and calls no attention function that could be given a mask"
+    ids, sink, window = probe_input(hooks.model), 1, 2
+    zeros = torch.zeros(1, *hooks.shape, device=ids.device)
+
+    def short(view: ShortView) -> Tensor:
+        gates = HeadGates(zeros.to(torch.float32), reference=view)
+        return run(hooks.model, Pass(ids=ids, heads=gates, attention=gates.attention), hooks).logits
+
+    def whole_mask(_: Tensor | None) -> AttentionHook:
+        i, j = torch.meshgrid(*[torch.arange(ids.shape[1], device=ids.device)] * 2, indexing="ij")
+        seen = (j <= i) & ((j < sink) | (i - j < window))
+
+        def hook(_: int, implementation: str, function: Attention) -> Attention:
+            def attend(module: nn.Module, *call: Any, **options: Any) -> tuple[Tensor, None]:
+                query, key, value, *rest = call
+                own = rest[0] if rest else options.pop("attention_mask", None)
+                masked = masked_attention(implementation, function, module, options)
+                own = own if isinstance(own, Tensor) and own.dim() == 4 else None
+                return masked(query, key, value, seen[None, None], own), None
+
+            return attend
+
+        return hook
+
+    try:
+        with torch.no_grad():
+            plain = run(hooks.model, Pass(ids=ids), hooks).logits
+            all_seen, few_seen = short(ShortView(0, ids.shape[1])), short(ShortView(sink, window, chunk=2))
+            expected = run(hooks.model, Pass(ids=ids, attention=whole_mask), hooks).logits
+    except Exception as error:  # whatever a family raises whose function takes no mask
+        return f"its attention function fails under a mask ({type(error).__name__})"
+    limit = _rounding(hooks.model) * max(1.0, float(plain.abs().max()))
+    if not differ_by_rounding(all_seen, plain, limit):
+        return "a window as long as the prompt does not give the plain logits"
+    if not differ_by_rounding(few_seen, expected, limit):
+        return "a short window does not give the logits of the same mask written out"
+    gap, change = (float((few_seen - other).abs().max()) for other in (expected, plain))
+    return "" if change > 4 * gap else "its attention function ignores a mask"
 
 
 def _rounding(hf: nn.Module) -> float:

@@ -147,8 +147,8 @@
     return { traces, layout, references, columns, narrow, shapes: layout.shapes.length };
   }
 
-  // An MLP has the head number -1, the embeddings are (0, -2).
-  const nameOf = (layer, head) => (head === -1 ? `MLP${layer}` : head === -2 ? "input" : `L${layer}H${head}`);
+  // An MLP has the head number -1, the embeddings are (0, -2), key/value head k is -1000 - k.
+  const nameOf = (layer, head) => (head <= -1000 ? `L${layer}KV${-1000 - head}` : head === -1 ? `MLP${layer}` : head === -2 ? "input" : `L${layer}H${head}`);
 
   function marksOf(references) {
     const shapes = [], ink = colour("--mark");

@@ -14,6 +14,7 @@ from headwise.metrics.leading_space import note_leading_space
 from headwise.model.edges.contributions import THE_INPUT, writing_order
 from headwise.model.edges.parts import Parts, take_apart
 from headwise.model.measure.positions import chosen_spans
+from headwise.model.measure.references import check_stored
 from headwise.model.measure.rows import MeasureSettings
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
@@ -72,6 +73,7 @@ def edges(
         batch_tokens=batch_tokens,
         components=tuple(several(components)),
     )
+    check_stored(reference, "the edges")
     measured = metric_named(metric or task.metric)
     _check_metric(chosen, measured)
     parts = take_apart(model)
@@ -167,6 +169,11 @@ def _senders(model: Model, out_of: Any, components: Sequence[str]) -> list[Head]
 
 
 def _receivers(parts: Parts, into: Any, components: Sequence[str], slots: Sequence[str]) -> list[Receiver]:
+    if "kv_heads" in several(components):
+        raise HeadwiseError(
+            "kv_heads is no component of edges: a key/value head writes nothing itself; name what reads, such as "
+            "into='L3KV1.K'"
+        )
     sharing = {part.layer: part.heads // part.kv_heads for part in parts.blocks}
     existing = [
         receiver for part in parts.blocks for receiver in _of_block(part.layer, part.heads, part.kv_heads)

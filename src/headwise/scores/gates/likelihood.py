@@ -26,6 +26,7 @@ from headwise.model.forward.schedule import in_halves, try_run
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.model import Model
+from headwise.names import window_of
 from headwise.scores.gates.batches import (
     CPU_OVERHEAD,
     DEVICE_OVERHEAD,
@@ -58,7 +59,9 @@ class GateLikelihood:
         """Most tokens of a piece since memory ran out."""
         self._calm = 0
         # A packed sequence has an attention mask of all pairs of tokens: small for the few tokens of a CPU's piece.
-        self.packed = model.device.type == "cpu" and model.capabilities.pack
+        # A short view counts tokens from the start of a row, which a packed one does not begin.
+        short = window_of(self.engine.reference)
+        self.packed = model.device.type == "cpu" and model.capabilities.pack and not short
         self._lengths = np.array([len(row.ids) for row in self.engine.rows])
         self._shaped: ShapedGradients | None = None
         if model.device.type == "cuda" and ShapedGradients.suits(self.engine):

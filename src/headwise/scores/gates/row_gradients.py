@@ -99,8 +99,8 @@ class ShapedGradients:
         """Whether a block needs its own rows alone, and the references of all rows fit on the device."""
         if engine.metric.compares:
             return False
-        references = _longest(engine).references or {}
-        per_row = [z.numel() * z.element_size() for z in references.values() if z.dim() == 4]
+        stored = _stored(_longest(engine))
+        per_row = [z.numel() * z.element_size() for z in stored.values() if z.dim() == 4]
         return sum(per_row) * len(engine.rows) <= _MOST_REFERENCE
 
     def __call__(self, gates: Tensor, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -148,10 +148,10 @@ def _everything(engine: Engine, budget: int) -> Block:
     device = engine.model.device
     whole = Block(engine.rows, {name: t.to(device) for name, t in batch_of(engine.rows).items()})
     longest = _longest(engine)
-    per_row = any(z.dim() == 4 for z in (longest.references or {}).values())
+    per_row = any(z.dim() == 4 for z in _stored(longest).values())
     if not per_row:
         whole.references = longest.references
-    if not per_row and engine.positions == "all":
+    if not per_row and engine.positions == "all" and longest.mask is None:
         return whole
     step = max(1, budget // whole.length)
     masks: list[Tensor] = []
@@ -161,12 +161,17 @@ def _everything(engine: Engine, budget: int) -> Block:
         missing = whole.length - part.length
         everywhere = torch.ones(part.size, part.length, dtype=torch.bool, device=device)
         masks.append(pad(everywhere if part.mask is None else part.mask, (0, missing)))
-        for of, z in (part.references or {}).items() if per_row else ():
+        for of, z in _stored(part).items() if per_row else ():
             references.setdefault(of, []).append(pad(z, (0, 0, 0, 0, 0, missing)))
     whole.mask = torch.cat(masks)
     if per_row:
         whole.references = {of: torch.cat(parts) for of, parts in references.items()}
     return whole
+
+
+def _stored(block: Block) -> dict[Any, Tensor]:
+    """What replaces heads, as far as it is not computed in the pass itself."""
+    return block.references if isinstance(block.references, dict) else {}
 
 
 class _Shape:
@@ -183,10 +188,12 @@ class _Shape:
             name: torch.zeros(rows, *_cut(t, widths.get(name)).shape[1:], dtype=t.dtype, device=device)
             for name, t in everything.tensors.items()
         }
-        self.block = Block([engine.rows[0]] * rows, tensors, modules=model.modules(engine.layout.modules))
+        modules = model.modules(engine.layout.modules)
+        self.block = Block([engine.rows[0]] * rows, tensors, modules=modules, groups=engine.table.groups)
         if everything.mask is not None:
             self.block.mask = torch.ones(rows, tokens, dtype=torch.bool, device=device)
-        if everything.references is not None:
+        self.block.references = everything.references
+        if isinstance(everything.references, dict):
             self.block.references = {
                 of: z[:1, :tokens].repeat(rows, 1, 1, 1)
                 if z.dim() == 4
@@ -209,10 +216,9 @@ class _Shape:
         if everything.mask is not None:
             assert self.block.mask is not None
             self.block.mask.copy_(everything.mask[numbers, : self.block.length])
-        for of, z in (everything.references or {}).items():
+        for of, z in _stored(self.block).items():
             if z.dim() == 4:
-                assert self.block.references is not None
-                self.block.references[of].copy_(z[numbers, : self.block.length])
+                z.copy_(_stored(everything)[of][numbers, : self.block.length])
         with torch.no_grad():
             self.gates[: len(gates)].copy_(gates)
 

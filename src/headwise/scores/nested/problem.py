@@ -181,17 +181,21 @@ def mask_gradient(soft: np.ndarray, by_mask: np.ndarray, temperature: float) -> 
     return gradient
 
 
-def draw_sizes(random: np.random.Generator, count: int, total: int) -> np.ndarray:
-    """`count` sizes of circuits k from 1 to `total` − 1, spread over two kinds of scale in turn.
+SIZES = ("both", "log", "uniform")
 
-    Half of them are drawn log-uniformly, so that the first few heads are in order, and half uniformly, so that the
-    curve stays at 1 once it is there.
+
+def draw_sizes(random: np.random.Generator, count: int, total: int, how: str = "both") -> np.ndarray:
+    """`count` sizes of circuits k from 1 to `total` − 1, drawn log-uniformly (`log`), uniformly, or by turns (`both`).
+
+    Log-uniform sizes put the first few heads in order, uniform ones keep the curve at 1 once it is there.
     """
     most = max(1, total - 1)
     spread = (random.permutation(count) + random.uniform(size=count)) / count  # one from each part of (0, 1)
     logarithmic = np.exp(spread * np.log(most + 1))
     uniform = 1 + spread * most
     kinds = random.permutation(count) % 2 == 0
+    if how != "both":
+        kinds[:] = how == "log"
     return np.clip(np.where(kinds, logarithmic, uniform).astype(int), 1, most)
 
 

@@ -34,7 +34,7 @@ class BackupsSettings(shared.StudySettings):
     metric: shared.MetricName | None = None
     """Metric; by default the one of each task."""
     reference: shared.ReferenceName = "mean"
-    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
+    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch, window)."""
     primary: Several[Annotated[Text, passes(head_list)]] = ()
     """Heads of the primary set, such as [L23H3]; found by the study if none is given."""
     primary_heads: Count = 4

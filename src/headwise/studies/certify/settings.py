@@ -37,7 +37,7 @@ class CertifySettings(shared.StudySettings):
     metric: shared.MetricName | None = None
     """Metric; by default the one of each task."""
     reference: shared.ReferenceName = "mean"
-    """Ablation type: what replaces the heads outside the set (zero, mean, position_mean, resample, patch)."""
+    """Ablation type: what replaces the heads outside the set (zero, mean, position_mean, resample, patch, window)."""
     thresholds: Thresholds = Field(default_factory=Thresholds)
     """What the checks ask for: sufficient, family, r2, agreement, necessary, p, complete."""
     draws: Count = DRAWS

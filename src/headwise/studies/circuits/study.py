@@ -242,9 +242,10 @@ def orders_of(s: CircuitsSettings, scores: Scores) -> dict[str, Ranked]:
 def check_whole(case: Case, scores: Scores) -> None:
     """Refuse scores without a number for every head: every head needs a place in an order."""
     heads = scores.heads()
-    without = sum(bool(np.isnan(scores.values[head])) for head in heads)
+    without = sum(bool(np.isnan(scores[head])) for head in heads)
     if without:
-        values = np.stack([scores.examples[:, head.layer, head.head] for head in heads], axis=1)
+        layers, columns = np.array([head.cell for head in heads]).T
+        values = scores.examples[:, layers, columns]
         odd = np.flatnonzero(~np.isfinite(values).all(axis=1))[:8]
         numbers = range(scores.n) if scores.numbers is None else scores.numbers
         named = f" (examples {', '.join(str(numbers[i]) for i in odd)} are not finite)" if len(odd) else ""
@@ -287,9 +288,9 @@ def measure(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
         for name, one in case.orders.items():
             controls = s.control_options if name == case.chosen else {}
             calls[case, name] = one.curve(case, case.test, **controls)
-        if s.maps:
-            best = case.orders[case.chosen]
-            heads = best.scores.top(s.maps, best.by)
+        best = case.orders[case.chosen]
+        # An MLP or a key/value head has no attention map.
+        if heads := [head for head in best.scores.order(best.by) if head.head >= 0][: s.maps]:
             calls[case] = map_attention(case.pair.model, case.test.examples[0].prompt, heads)
     results = run.all(calls, "curves")
     for case in cases:
@@ -303,7 +304,7 @@ def measure(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
             run.table("examples", curve.example_table().assign(**columns))
             run.table("circuits", pd.DataFrame([row | columns]))
             run.table("inputs", input_table(case.test, "curves").assign(**columns))
-        if s.maps:
+        if case in results:
             columns = {**columns, "series": case.chosen, "reference": case.reference}
             run.table("attention", results[case].assign(**columns)[[*columns, *results[case]]])
 

@@ -48,8 +48,8 @@ class RolesSettings(StudySettings):
     k: Several[NonNegativeInt] = ()
     """Numbers of ablated heads along the curves; 0 to 50 by default."""
     reference: ReferenceName | None = None
-    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch). By default zero, and
-    mean for models with a norm after their heads (Gemma 2 and 3, OLMo 2), where zero is refused."""
+    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch, window). By default
+    zero, and mean for models with a norm after their heads (Gemma 2 and 3, OLMo 2), where zero is refused."""
     positions: Positions = "all"
     """Token positions that gates act on: `all`, from the `last` prompt token on, numbers, or the names of spans."""
     random_sets: NonNegativeInt = 300

@@ -26,7 +26,7 @@ class ScoreSettings(shared.StudySettings):
     metric: shared.MetricName | None = None
     """Metric; by default the one of each task."""
     reference: shared.ReferenceName = "mean"
-    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
+    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch, window)."""
     positions: shared.PositionsOrEach = "all"
     """Token positions that gates act on: `all`, from the `last` prompt token on, numbers (3, or [3, -1]: negative ones
     count from the end), the name of a span (S2), or `each` for a score of every head at every position."""

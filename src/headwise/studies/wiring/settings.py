@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeInt
 
 from headwise.errors import HeadwiseError
 from headwise.heads.edges import inputs_of
+from headwise.model.measure.references import check_stored
 from headwise.scores.edges.registry import edge_methods
 from headwise.settings import Count, Several, Text, one_of, passes
 from headwise.studies.settings import shared
@@ -41,7 +43,7 @@ class WiringSettings(shared.StudySettings):
     """Gradient method that scores all edges of the model, MLPs and embeddings too; null for none. Not with `into`."""
     metric: shared.MetricName | None = None
     """Metric; by default the one of each task."""
-    reference: shared.ReferenceName = "mean"
+    reference: Annotated[shared.ReferenceName, passes(partial(check_stored, what="the edges"))] = "mean"
     """Ablation type: what replaces a sender's contribution (zero, mean, position_mean, resample, patch)."""
     threshold: Annotated[float, passes(check_threshold)] = 0.9
     """Explained effect (faithfulness) at which the circuit size is read."""

@@ -226,6 +226,8 @@ def _records(value: Any, source: str, records: str | None) -> tuple[list[Any], d
     lists = {k: v for k, v in value.items() if isinstance(v, list) and any(isinstance(i, dict) for i in v)}
     if records is not None and records not in lists:
         raise unknown(f"list of records in {source}", records, lists)
+    if not lists and value and all(isinstance(each, dict) for each in value.values()):
+        return [{"name": name, **each} for name, each in value.items()], {}
     if not lists:
         raise HeadwiseError(
             f"{source} holds one object with the fields {named(value)} and no list of objects in it; "

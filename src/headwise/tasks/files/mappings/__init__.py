@@ -4,7 +4,7 @@ The order of these imports is the order in which a file without `mapping` is rec
 """
 
 from headwise.tasks.files.mappings import cogqa, blimp, math500, gsm8k  # noqa: F401, I001
-from headwise.tasks.files.mappings import commonsense_qa, bigbench, words, eap_ig, chat  # noqa: F401
+from headwise.tasks.files.mappings import commonsense_qa, bigbench, words, pairs, eap_ig, chat  # noqa: F401
 from headwise.tasks.files.mappings import questions, text  # noqa: F401
 from headwise.tasks.files.mappings.registry import ReadyMapping, recognise, register, registered
 

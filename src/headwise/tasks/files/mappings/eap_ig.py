@@ -1,7 +1,8 @@
-"""The CSV files of EAP-IG (arXiv 2403.17806): Greater-Than and indirect object identification (IOI).
+"""The CSV files of EAP-IG (arXiv 2403.17806): Greater-Than, indirect object identification (IOI), gender, agreement.
 
-Both have a prompt (`clean`) and its counterfactual (`corrupted`). Greater-Than gives the last two digits of the start
-year; IOI gives the answers as token ids of the tokenizer that the file was made with.
+All have a prompt (`clean`) and its counterfactual (`corrupted`). Greater-Than gives the last two digits of the start
+year; IOI and gender give the answers as token ids of the tokenizer that the file was made with, so they are read from
+the prompts where these say them. Facts and hypernymy are in `pairs.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from headwise.errors import quoted
 from headwise.tasks.examples import Example
-from headwise.tasks.files.mappings.registry import NeedsTokenizer, Pairs, each_row, register
+from headwise.tasks.files.mappings.registry import NeedsTokenizer, Pairs, each_pair, each_row, register
 from headwise.tasks.files.rows import Log, Row, RowError, Table, kind
 from headwise.tasks.registry import ModelText
 
@@ -28,9 +29,13 @@ def _number(value: Any) -> int | None:
 # ---- Greater-Than ------------------------------------------------------------------------------------
 
 
+def _label(row: Row) -> Any:
+    return row.get("label" if "label" in row.values else "correct_idx")
+
+
 def _start_year(row: Row) -> int | None:
     """The last two digits of the start year, where the prompt has a year that ends in them and stops at a century."""
-    clean, number = row.get("clean"), _number(row.get("label"))
+    clean, number = row.get("clean"), _number(_label(row))
     if not isinstance(clean, str) or number is None or not re.search(r"\D\d\d$", clean):
         return None
     return number if number < 100 and re.search(rf"\d\d{number:02d}(?!\d)", clean) else None
@@ -38,8 +43,8 @@ def _start_year(row: Row) -> int | None:
 
 @register(
     "greater_than_csv",
-    about="{clean, corrupted, label} of EAP-IG's Greater-Than: years after the start year are right, others wrong",
-    fields=("clean", "corrupted", "label"),
+    about="{clean, corrupted, label or correct_idx} of EAP-IG's Greater-Than: later years are right, others wrong",
+    fields=("clean", "corrupted", "label", "correct_idx"),
     recognises=lambda row: "corrupted" in row.values and _start_year(row) is not None,
     metric=lambda examples: "prob_diff",
 )
@@ -51,7 +56,7 @@ def greater_than_csv(table: Table, log: Log, draw: random.Random) -> Pairs:
         clean, start = row.text("clean"), _start_year(row)
         if start is None:
             raise RowError(
-                f"the label is {kind(row.get('label'))}, expected the last two digits of the year in 'clean'"
+                f"the label is {kind(_label(row))}, expected the last two digits of the year in 'clean'"
             )
         years = [f"{year:02d}" for year in range(100)]
         right, wrong = years[start + 1 :], years[: start + 1]
@@ -90,25 +95,42 @@ def _single_token(text: ModelText, prompt: str) -> bool:
 
 @register(
     "ioi_csv",
-    about="{clean, corrupted, correct_idx, incorrect_idx} of EAP-IG's IOI: token ids of right and wrong answers",
+    about="{clean, corrupted, correct_idx, incorrect_idx} of EAP-IG's IOI: the names that the prompts say, else by id",
     fields=("clean", "corrupted", "correct_idx", "incorrect_idx"),
     recognises=lambda row: {"clean", "correct_idx", "incorrect_idx"} <= set(row.values),
 )
 def ioi_csv(table: Table, log: Log, draw: random.Random) -> Pairs:
+    by_id = False
+
     def example(row: Row) -> Example:
-        clean = row.text("clean")
+        nonlocal by_id
+        clean, other = row.text("clean"), row.text("corrupted") if row.get("corrupted") else None
+        if said := _names(clean, other or ""):
+            return Example(clean, f" {said[0]}", (f" {said[1]}",), counterfactual=other)
+        by_id = True
         right, wrong = (
             [_decoded(table.text, token, name, clean) for token in _tokens(row, name)]
             for name in ("correct_idx", "incorrect_idx")
         )
-        other = row.text("corrupted") if row.get("corrupted") else None
         return Example(clean, right[0], tuple(wrong), counterfactual=other, also=tuple(right[1:]))
 
-    pairs = each_row(table, log, example)
+    pairs = each_pair(table, log, example)
     log.refuse_if_bad()
-    if table.text is None:
+    if by_id and table.text is None:
         raise NeedsTokenizer("answers that are given as token ids ('correct_idx', 'incorrect_idx')")
     return pairs
+
+
+def _names(clean: str, corrupted: str) -> tuple[str, str] | None:
+    """Right and wrong name: another name stands for the second mention of the wrong one in the counterfactual, and the
+    first mention is "A and B"."""
+    words, others = (re.findall(r"\w+", text) for text in (clean, corrupted))
+    changed = {word for word, other in zip(words, others, strict=False) if word != other}
+    if len(words) != len(others) or len(changed) != 1:
+        return None
+    (wrong,) = changed
+    found = re.search(rf"\b([A-Z]\w*) and {wrong}\b|\b{wrong} and ([A-Z]\w*)", clean)
+    return (found[1] or found[2], wrong) if found else None
 
 
 def _tokens(row: Row, name: str) -> list[int]:
@@ -138,3 +160,57 @@ def _decoded(text: ModelText | None, token: int, name: str, prompt: str) -> str:
             "'foils', or use the model that the file was made for"
         )
     return decoded
+
+
+# ---- gender and agreement ----------------------------------------------------------------------------
+
+
+@register(
+    "gender_csv",
+    about="{clean, corrupted, clean_answer_idx, corrupted_answer_idx} of EAP-IG's gender bias: 'she' where the "
+    "counterfactual has a man, 'he' where it has a woman",
+    fields=("clean", "corrupted", "clean_answer_idx", "corrupted_answer_idx", "label"),
+    recognises=lambda row: (
+        {"clean", "corrupted", "clean_answer_idx", "corrupted_answer_idx"} <= set(row.values)
+    ),
+)
+def gender_csv(table: Table, log: Log, draw: random.Random) -> Pairs:
+    def example(row: Row) -> Example:
+        other = row.text("corrupted")
+        if not (person := re.search(r"\b(wo)?man\b", other)):
+            raise RowError(f"'corrupted' is {kind(other)}, expected a prompt with 'man' or 'woman'")
+        right, wrong = (" he", " she") if person[1] else (" she", " he")
+        return Example(row.text("clean"), right, (wrong,), other, family={"answer": right.strip()})
+
+    return each_pair(table, log, example)
+
+
+_VERBS = ((" is", " was", " has", " does"), (" are", " were", " have", " do"))
+
+
+@register(
+    "agreement_csv",
+    about="{clean, corrupted, plural} of EAP-IG's agreement, {sentence, label, source} of the raw data: plural verbs "
+    "are right where the number is 1, singular ones where it is 0",
+    fields=("clean", "corrupted", "plural", "group", "sentence", "label", "source"),
+    recognises=lambda row: (
+        {"clean", "plural"} <= set(row.values) or {"sentence", "label", "group", "source"} == set(row.values)
+    ),
+    metric=lambda examples: "prob_diff",
+    asked=lambda row: row.get("clean" if "clean" in row.values else "sentence"),
+)
+def agreement_csv(table: Table, log: Log, draw: random.Random) -> Pairs:
+    def example(row: Row) -> Example:
+        is_raw = "sentence" in row.values
+        number = _number(row.need("label" if is_raw else "plural"))
+        if number not in (0, 1):
+            raise RowError(f"the number is {kind(number)}, expected 0 (singular) or 1 (plural)")
+        right, wrong = _VERBS[number], _VERBS[1 - number]
+        family = {"number": ("singular", "plural")[number]}
+        if kind_of := row.get("source" if is_raw else "group"):
+            family["construction"] = str(kind_of)
+        other = None if is_raw else row.text("corrupted")
+        prompt = row.text("sentence" if is_raw else "clean")
+        return Example(prompt, right[0], wrong, other, also=right[1:], family=family)
+
+    return each_pair(table, log, example)

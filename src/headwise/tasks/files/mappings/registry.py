@@ -12,7 +12,7 @@ leaves out on purpose is listed in `log.notices`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headwise.errors import HeadwiseError, hint, model_hint, unknown
@@ -86,6 +86,26 @@ def each_row(table: Table, log: Log, make: Callable[[Row], Example | None]) -> P
             if (example := make(row)) is not None:
                 pairs.append((row, example))
     return pairs
+
+
+def each_pair(table: Table, log: Log, make: Callable[[Row], Example | None]) -> Pairs:
+    """`each_row` for sets of pairs, which are made for one tokenizer: examples whose counterfactual has another number
+    of tokens than the prompt are left out; where none is left, all are kept without it. A notice says which."""
+    found, text = each_row(table, log, make), table.text
+    if text is None:
+        return found
+    lengths = [{len(text.encode(p)) for p in (e.prompt, e.counterfactual or e.prompt)} for _, e in found]
+    equal = [pair for pair, of_pair in zip(found, lengths, strict=True) if len(of_pair) == 1]
+    unequal = f"{len(found) - len(equal)} of {len(found)} pairs"
+    if found and not equal:
+        log.notices.append(
+            f"the prompts of no pair have equally many tokens; {unequal} are kept without counterfactual"
+        )
+        return [(row, replace(example, counterfactual=None)) for row, example in found]
+    if len(equal) < len(found):
+        unequal = f"{len(found) - len(equal)} of {len(found)} pairs"
+        log.notices.append(f"left out {unequal}, whose prompts have different numbers of tokens")
+    return equal
 
 
 def registered() -> dict[str, ReadyMapping]:

@@ -1,0 +1,125 @@
+"""Minimal pairs: two prompts that differ in one point, each with its answer.
+
+The other prompt is the counterfactual and its answer the foil. `each_pair` says what becomes of pairs whose prompts
+differ in length.
+"""
+
+from __future__ import annotations
+
+import random
+from ast import literal_eval
+from typing import Any
+
+from headwise.tasks.examples import Example
+from headwise.tasks.files.mappings.registry import Pairs, each_pair, register
+from headwise.tasks.files.rows import Log, Row, RowError, Table, kind, named
+
+_COLUMNS = (
+    (
+        "base",
+        "base_label",
+        "src",
+        "src_label",
+    ),  # CausalGym (arXiv 2402.12560), whose prompts are lists of spans
+    ("input", "label", "source_input", "source_label"),  # RAVEL (2402.17700)
+    ("clean_prefix", "clean_answer", "patch_prefix", "patch_answer"),  # sparse feature circuits (2403.19647)
+    ("clean", "answers", "corrupted", "corrupted_answers"),  # EAP-IG's hypernymy (2403.17806)
+    ("clean", "country", "corrupted", "corrupted_country"),  # EAP-IG's facts
+)
+"""A prompt, its answer, the other prompt and its answer."""
+_FACETS = {"base_type": "type", "case": "case"}
+_NESTED = "_counterfactual"
+"""How the columns of MIB (2504.13151) end that hold the other prompt with its own fields."""
+
+
+def _names(row: Row) -> tuple[str, ...] | None:
+    return next((names for names in _COLUMNS if set(names) <= set(row.values)), None)
+
+
+def _nested(row: Row) -> list[str]:
+    return [
+        name
+        for name, value in row.values.items()
+        if name.endswith(_NESTED) and isinstance(value, dict) and "prompt" in value
+    ]
+
+
+@register(
+    "pairs",
+    about="{base, base_label, src, src_label} of CausalGym; pairs of RAVEL, sparse feature circuits, EAP-IG, MIB: the "
+    "other prompt is the counterfactual, its answer the foil; `counterfactual` names the column in MIB",
+    fields=(
+        *dict.fromkeys(name for names in _COLUMNS for name in names),
+        *(*_FACETS, "src_type", "task", "prompt", "choices", "answerKey", "metadata"),
+    ),
+    recognises=lambda row: _names(row) is not None or bool(_nested(row)),
+    asked=lambda row: _plain(row.get((_names(row) or ("prompt",))[0])),
+    counterfactual="",
+)
+def pairs(table: Table, log: Log, draw: random.Random, counterfactual: str) -> Pairs:
+    def example(row: Row) -> Example:
+        names = _names(row)
+        if names is None:
+            prompt, right, other, wrong = _mib(row, counterfactual)
+        else:
+            prompt, other = (_plain(row.need(names[i])) for i in (0, 2))
+            right, wrong = (_answers(row, names[i]) for i in (1, 3))
+        if names is None or names[0] == "clean":
+            right, wrong = ([_spaced(prompt, answer) for answer in answers] for answers in (right, wrong))
+        foils = tuple(answer for answer in dict.fromkeys(wrong) if answer not in right)
+        family = {facet: str(row.get(name)) for name, facet in _FACETS.items() if row.get(name) is not None}
+        label = row.get("task") if names is None or "label" in names else row.get("task") or row.get("label")
+        return Example(prompt, right[0], foils, other, label, tuple(right[1:]), family=family)
+
+    return each_pair(table, log, example)
+
+
+def _plain(prompt: Any) -> str:
+    """A text, or spans of one, without the token that begins a text in CausalGym."""
+    text = "".join(prompt) if isinstance(prompt, list) else prompt
+    if not isinstance(text, str):
+        raise RowError(f"the prompt is {kind(prompt)}, expected text")
+    return text.removeprefix("<|endoftext|>")
+
+
+def _answers(row: Row, name: str) -> list[str]:
+    """One text, or a list of them; in CSV as Python writes it."""
+    value = row.need(name)
+    try:
+        listed = literal_eval(value) if isinstance(value, str) and value.startswith("['") else [value]
+    except (ValueError, SyntaxError, RecursionError):
+        listed = [value]
+    if not all(isinstance(item, str) and item.strip() for item in listed):
+        raise RowError(f"{name!r} is {kind(value)}, expected text or a list of texts")
+    return list(dict.fromkeys(listed))
+
+
+def _spaced(prompt: str, answer: str) -> str:
+    return answer if prompt[-1:].isspace() else f" {answer}"
+
+
+# ---- MIB ---------------------------------------------------------------------------------------------
+
+
+def _mib(row: Row, chosen: str) -> tuple[str, list[str], str, list[str]]:
+    """Prompt, right answer, other prompt, wrong answers: all other choices, or what the other prompt asks for."""
+    there = _nested(row)
+    if not there or (chosen and chosen not in there):
+        raise RowError(
+            f"no column {chosen or '…' + _NESTED} with a prompt in it, expected one of {named(there or _COLUMNS[0])}"
+        )
+    other = Row(row.number, row.unit, row.values[chosen or there[0]])
+    right, wrong = _mib_answer(row)
+    return row.text("prompt"), [right], other.text("prompt"), wrong or [_mib_answer(other)[0]]
+
+
+def _mib_answer(row: Row) -> tuple[str, list[str]]:
+    """The right answer and the other choices."""
+    about, choices, key = row.get("metadata"), row.get("choices"), row.get("answerKey")
+    if isinstance(about, dict) and "indirect_object" in about:
+        return str(about["indirect_object"]), [str(about["subject"])]
+    if choices is None or key is None:
+        return str(row.need("label")).strip(), []
+    labels = [str(label) for label in (choices["label"] if isinstance(choices, dict) else choices)]
+    right = labels[key] if isinstance(key, int) and key < len(labels) else str(key)
+    return right, [label for label in labels if label != right]
