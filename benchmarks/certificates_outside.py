@@ -3,7 +3,8 @@
 Compiled programs (`compiled/`): the heads of the program are the circuit. The unused heads write a fifth of what leaves
 the answers right, so that all of them together change little.
 
-SmolLM2: some heads of the last three layers get weights by hand, all others stay as they are. A rewritten head
+SmolLM2: four heads of the last layer, after which no head can react to them, get weights by hand; all others stay as
+they are. A rewritten head
 attends to all tokens alike, reads which word of a pair the prompt has, by a direction that ridge regression finds in
 the residual stream of its layer, and writes it onto the difference of two answer tokens that have nothing to do with
 the words. The certificates are under patching, where all other heads keep what the word does not change.
@@ -72,9 +73,9 @@ def program_cases(
 PAIRS = {"animals": (" cat", " dog"), "colours": (" red", " blue")}
 ANSWERS = {"animals": (" seven", " nine"), "colours": (" north", " west")}
 OTHERS = " the bird saw met liked then and one two big small ran sat he she it".split()
-PATHS = [("animals", 1), ("animals", 1), ("colours", 1), ("colours", 1), ("colours", -0.5)]
+PATHS = [("animals", 1), ("animals", 0.5), ("colours", 2), ("colours", -0.5)]
 """The pair that each rewritten head serves, and its share; a head with a negative share writes against the answer."""
-LAST_LAYERS, EFFECT, TRAINED = range(27, 30), 4.0, 640
+LAST, EFFECT, TRAINED = 29, 4.0, 640
 
 
 def word_task(n: int, seed: int = 0) -> Task:
@@ -96,11 +97,8 @@ def rewritten(seed: int, device: str) -> tuple[hw.Model, list[hw.Head]]:
     """SmolLM2 with rewritten heads, and these heads."""
     model = hw.load("smollm2", device=device, dtype="float32")
     hf, tokenizer, draw = model.hf, model.text.tokenizer, random.Random(f"rewritten/{seed}")
-    groups = [(layer, group) for layer in LAST_LAYERS for group in range(3)]
-    # One head of each key/value group: the two others of the group keep all but one of its 64 lanes.
-    heads = sorted(
-        hw.Head(layer, 3 * group + draw.randrange(3)) for layer, group in draw.sample(groups, len(PATHS))
-    )
+    # Three heads share keys and values: each rewritten one takes one of its 64 lanes from the two others.
+    heads = sorted(hw.Head(LAST, head) for head in draw.sample(range(9), len(PATHS)))
     train = word_task(TRAINED, seed=1000 + seed)
     with torch.no_grad():
         _plant(hf, tokenizer, heads, draw.sample(PATHS, len(PATHS)), train)

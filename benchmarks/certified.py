@@ -148,7 +148,8 @@ def main() -> None:
         for job in as_completed(jobs):
             for about, found in job.result():
                 more = {"n": found.n, "heads": " ".join(map(str, found.heads)), "sentence": found.sentence}
-                append(asked.out / "checks.csv", found.lines.assign(**about)[[*about, *found.lines.columns]])
+                lines = found.lines.drop(columns="needed")
+                append(asked.out / "checks.csv", lines.assign(**about)[[*about, *lines]])
                 append(summary, pd.DataFrame([about | more]))
                 print(f"{time.perf_counter() - began:.0f} s  {found.sentence}", flush=True)
 

@@ -117,7 +117,10 @@ class Plan:
 
 
 def announcement(bench: Bench, task: Task, rows: float, plan: Plan | None) -> str:
-    """What a certificate will cost: forward rows and, from one timed pass, minutes. rows: beside those of the plan."""
+    """What a certificate will cost: forward rows and, from a timed pass, minutes (on idle cores).
+
+    rows: beside those of the plan.
+    """
     length = float(np.mean([len(bench.model.tokens(example.prompt)) for example in task]))
     pace = tokens_per_second(bench.model, task) / length
     again = plan.rows(bench.model, bench.reference) if plan else 0

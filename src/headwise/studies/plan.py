@@ -227,5 +227,5 @@ def new_tokens_per_second(model: Model, task: Task) -> float:
     gates = np.stack([ones(model.shape)] * max(1, _TIMED_TEXTS // len(prompts) if len(prompts) > 1 else 1))
     gates *= 1 - 1e-3 * np.arange(len(gates))[:, None, None]
     written: dict[str, Any] = {"max_new_tokens": _TIMED_NEW, "progress": False}
-    seconds = seconds_of(lambda: generate(model, prompts, gates, **written))
+    seconds = seconds_of(lambda: generate(model, prompts, gates, **written), model.device)
     return len(gates) * len(prompts) * _TIMED_NEW / seconds

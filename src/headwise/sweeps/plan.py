@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from headwise.display import counted
 from headwise.heads import ones
@@ -61,17 +62,21 @@ def tokens_per_second(model: Model, task: Task) -> float:
     variants = max(1, wanted // length)
     gates = np.stack([ones(model.shape)] * variants)
     gates *= 1 - 1e-3 * np.arange(variants)[:, None, None]  # rows that differ share nothing
-    return (variants + 1) * length / seconds_of(lambda: engine.measure(gates))
+    return (variants + 1) * length / seconds_of(lambda: engine.measure(gates), model.device)
 
 
-def seconds_of(work: Callable[[], object], enough: float = 2.0) -> float:
-    """Of the fastest of five runs, or of as many as fit into `enough` seconds: a first run fills caches, and other work
-    on the machine only makes a run slower."""
+def seconds_of(work: Callable[[], object], device: torch.device, enough: float = 2.0) -> float:
+    """Of the fastest of five runs, or of as many as fit into `enough` seconds: a first run fills caches.
+
+    On a CPU these are CPU seconds by threads, which other work on the machine does not lengthen.
+    """
+    on_cpu = device.type == "cpu"
+    clock, threads = (time.process_time, torch.get_num_threads()) if on_cpu else (time.perf_counter, 1)
     runs: list[float] = []
     while len(runs) < 5 and sum(runs) < enough:
-        started = time.perf_counter()
+        started = clock()
         work()
-        runs.append(time.perf_counter() - started)
+        runs.append((clock() - started) / threads)
     return min(runs)
 
 

@@ -60,17 +60,3 @@ def test_the_gradient_with_weights_is_that_of_finite_differences(of_mean):
         )
         np.testing.assert_allclose(slopes[:, row], (above - below) / 2e-6, atol=1e-5)
     assert np.abs(slopes - row_losses(ERRORS, "match", of_mean, 4.0)[1]).max() > 0.1
-
-
-def test_follow_takes_the_square_of_small_own_errors_whatever_their_sign():
-    weights = np.random.default_rng(1).uniform(0.5, 8, size=ERRORS.shape)
-    losses, slopes = row_losses(ERRORS, "follow", 0.5, 4.0, weights)
-    errors = torch.tensor(ERRORS, requires_grad=True)
-    own, mean = errors * torch.tensor(weights), errors.mean(1)
-    of_mean = (
-        huber_loss(mean, torch.zeros_like(mean), delta=BAND, reduction="none") / BAND * (1 + 3 * (mean < 0))
-    )
-    expected = 0.5 * of_mean + 0.5 * huber_loss(own, torch.zeros_like(own), reduction="none").mean(1)
-    np.testing.assert_allclose(losses, expected.detach().numpy(), atol=1e-12)
-    expected.sum().backward()
-    np.testing.assert_allclose(slopes, errors.grad.numpy(), atol=1e-12)

@@ -36,11 +36,9 @@ from headwise.settings import Count, Settings, Several, Share, one_of
 # ---- the loss -----------------------------------------------------------------------------------------
 
 
-OBJECTIVES = ("match", "track", "follow", "most")
+OBJECTIVES = ("match", "track", "most")
 """`match`: the explained effect should be 1, neither less nor more. `track`: also each example's metric should be that
-of the whole model, in units of the spread within its family. `follow`: as `track`, by the squared error of each
-example, whatever its sign. `most`: as large as possible (what CPR rewards)."""
-TRACKING = ("track", "follow")
+of the whole model, in units of the spread within its family. `most`: as large as possible (what CPR rewards)."""
 BAND = 0.1
 """Errors below it count quadratically, larger ones by their size (Huber): a curve that leaves the band around 1 for a
 few heads pulls as hard as one that is far away."""
@@ -54,16 +52,15 @@ def row_losses(
     errors `[G, B]`: explained effect of every row minus 1. of_mean: the share of the loss that is of the group's mean,
     which is what a curve shows; the rest is the mean of the rows' own losses, which asks for the same behaviour on
     every example and not on average alone. below: how much more an error below 0 counts than one above. weights
-    `[G, B]`: factors that take the rows' own errors from shares of the effect to another unit (`track`, `follow`).
+    `[G, B]`: factors that take the rows' own errors from shares of the effect to another unit (`track`).
     """
     size = errors.shape[1]
     if objective == "most":
         return -errors.mean(1), np.full(errors.shape, -1.0 / size)
     mean = errors.mean(1)
     own = errors * weights
-    kind = (1.0, 1.0) if objective == "follow" else (below, BAND)
-    losses = of_mean * _huber(mean, below) + (1 - of_mean) * _huber(own, *kind).mean(1)
-    slopes = of_mean * _slope(mean, below)[:, None] + (1 - of_mean) * _slope(own, *kind) * weights
+    losses = of_mean * _huber(mean, below) + (1 - of_mean) * _huber(own, below).mean(1)
+    slopes = of_mean * _slope(mean, below)[:, None] + (1 - of_mean) * _slope(own, below) * weights
     return losses, slopes / size
 
 
@@ -79,14 +76,14 @@ def _weight(error: np.ndarray, below: float) -> np.ndarray:
     return np.where(error < 0, below, 1.0)
 
 
-def _huber(error: np.ndarray, below: float, band: float = BAND) -> np.ndarray:
+def _huber(error: np.ndarray, below: float) -> np.ndarray:
     size = np.abs(error)
-    result: np.ndarray = np.where(size <= band, error**2 / (2 * band), size - band / 2)
+    result: np.ndarray = np.where(size <= BAND, error**2 / (2 * BAND), size - BAND / 2)
     return result * _weight(error, below)
 
 
-def _slope(error: np.ndarray, below: float, band: float = BAND) -> np.ndarray:
-    return np.clip(error / band, -1, 1) * _weight(error, below)
+def _slope(error: np.ndarray, below: float) -> np.ndarray:
+    return np.clip(error / BAND, -1, 1) * _weight(error, below)
 
 
 # ---- the training -------------------------------------------------------------------------------------
@@ -132,8 +129,6 @@ class NestedFit(Settings):
     """Temperature of the soft masks at the first and at the last update."""
     hard: Share = 0.33
     """Share of the updates after which the forward pass takes hard masks."""
-    average: Share = 0.0
-    """Weight of the past in the running mean of the strengths that is checked and kept; 0: those of the last update."""
     checks: Count = 10
     """How often the order is tried on the held-back examples; the best one is kept."""
     patience: Count = 4
@@ -205,7 +200,6 @@ class _Training:
         self.random = [np.random.default_rng([seed, 5]) for seed in seeds]
         noise = np.stack([one.normal(0, _NOISE, problem.size) for one in self.random])
         self.strengths = start[None] + noise
-        self.averaged = self.strengths.copy()
         self.fits = [SeedFit(one.copy()) for one in self.strengths]
         self.active = np.arange(len(seeds))
         self._examples = [batches(len(problem.train), settings.examples, (seed, 6)) for seed in seeds]
@@ -246,27 +240,24 @@ class _Training:
         mean = first[self.active] / (1 - 0.9 ** (update + 1))
         size = np.sqrt(second[self.active] / (1 - 0.99 ** (update + 1)))
         self.strengths[self.active] -= rate * mean / (size + 1e-8)
-        past = min(self.settings.average, update / (update + 1))
-        self.averaged[self.active] *= past
-        self.averaged[self.active] += (1 - past) * self.strengths[self.active]
 
     def check(self, update: int) -> None:
         """Try the orders on the held-back examples; keep the best of each seed, and stop those that no longer gain."""
         s = self.settings
-        costs = order_costs(self.problem, self.averaged[self.active], s, s.grid, self.problem.held)
+        costs = order_costs(self.problem, self.strengths[self.active], s, s.grid, self.problem.held)
         for i, cost in zip(self.active, costs, strict=True):
             fit = self.fits[i]
             fit.checks.append((update, float(cost)))
             self._waited[i] += 1
             if cost < fit.cost:
-                fit.cost, fit.strengths = float(cost), self.averaged[i].copy()
+                fit.cost, fit.strengths = float(cost), self.strengths[i].copy()
                 self._waited[i] = 0
         self.active = self.active[self._waited[self.active] < s.patience]
 
 
 def row_weights(problem: Problem, settings: NestedFit, numbers: np.ndarray) -> np.ndarray | float:
     """How much the own error of each of these examples counts, in shares of the effect."""
-    return abs(problem.effect) / problem.spreads[numbers] if settings.objective in TRACKING else 1.0
+    return abs(problem.effect) / problem.spreads[numbers] if settings.objective == "track" else 1.0
 
 
 def order_costs(
@@ -274,16 +265,16 @@ def order_costs(
 ) -> np.ndarray:
     """How far the curve of each of `strengths[S, N]` is from 1 on these examples `[S]`; smaller is better.
 
-    The mean over sizes that stand half at even steps of log k and half at even steps of k. For `track` and `follow` the
-    loss of training, which counts each example's error as well as that of the mean. Heads to be avoided are paid for.
+    The mean over sizes that stand half at even steps of log k and half at even steps of k. For `track` the loss of
+    training, which counts each example's error as well as that of the mean. Heads to be avoided are paid for.
     """
     sizes = grid_sizes(grid, problem.size)
     paid = np.stack([hard_masks(np.repeat(one[None], len(sizes), 0), sizes).mean(0) for one in strengths])
     paid = (paid * problem.prices).sum(1)
-    if settings.objective in TRACKING:
+    if settings.objective == "track":
         errors = (problem.kept(strengths, sizes, examples) - problem.full[examples]) / problem.effect
         weights = row_weights(problem, settings, examples)
-        losses = row_losses(errors, settings.objective, settings.of_mean, settings.below, weights)[0]
+        losses = row_losses(errors, "track", settings.of_mean, settings.below, weights)[0]
         costs: np.ndarray = losses.reshape(len(strengths), len(sizes)).mean(1)
         return costs + paid
     shares = problem.explained(strengths, sizes, examples)
