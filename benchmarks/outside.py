@@ -149,6 +149,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", action="append", help="NAME, or LABEL=NAME")
     parser.add_argument("--examples", type=int, default=32)
+    parser.add_argument("--only", default="", help="measure only the files whose path has this in it")
     parser.add_argument("--device")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -161,6 +162,8 @@ def main() -> None:
             result["loaded"] = loaded(arguments.folder, model)
             write(out, result)
         for path, shots in SCORED.items():
+            if arguments.only not in path:
+                continue
             row = measured(arguments.folder / path, shots, model, arguments.examples)
             print(label or name, path, row["accuracy"], row["heads"][0], flush=True)
             result = _measured_before(out)
