@@ -33,7 +33,7 @@ from table import replaced
 
 Found = dict[str, Any]
 PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
-SHARES, DRAWS = (0.1, 0.2), 3
+SHARES, DRAWS, WORDS = (0.1, 0.2), 2, 24
 
 
 def interval(values: np.ndarray) -> list[float]:
@@ -56,11 +56,13 @@ def names(heads: Sequence[hw.Head]) -> list[str]:
 
 
 def passages(n: int) -> Task:
-    """One prompt of each scene of `abilities` as plain text."""
+    """The beginning of one prompt of each scene of `abilities` as plain text."""
     first = {example.group or example.prompt[:40]: example.prompt for example in hw.task("abilities", 600)}
     texts = sorted(set(first.values()))
     drawn = random.Random("passages").sample(texts, min(n, len(texts)))
-    return Task("passages", tuple(Example("", text) for text in drawn), "mean_logprob")
+    return Task(
+        "passages", tuple(Example("", " ".join(text.split()[:WORDS])) for text in drawn), "mean_logprob"
+    )
 
 
 def dormant(model: hw.Model) -> Found:
@@ -79,8 +81,8 @@ def dormant(model: hw.Model) -> Found:
         pool = [random.Random(f"dormant/{k}/{draw}").sample(heads, k) for draw in range(DRAWS)]
         sets |= {f"random {k} {draw}": drawn for draw, drawn in enumerate(pool)}
     gates = np.stack([mask_gates(of, model.shape) for of in sets.values()])
-    found: Found = {"heads": len(heads), "n": len(testing), "found with": len(finding), "costs": {}}
-    for task, reference in ((testing, "zero"), (testing, "mean"), (hw.task("ioi", 32, model=model), "zero")):
+    found: Found = {"heads": len(heads), "found with": len(finding), "costs": {}}
+    for task, reference in ((testing, "zero"), (testing, "mean"), (hw.task("ioi", 24, model=model), "zero")):
         engine = Engine(model, task, metric(task.metric), reference=reference)
         effects = dict(zip(sets, engine.measure(gates).effects, strict=True))
         rows = {}
@@ -95,7 +97,7 @@ def dormant(model: hw.Model) -> Found:
                 "first - norm": difference(first, norm),
                 "in both": len(set(sets[f"norm {k}"]) & set(sets[f"first {k}"])),
             }
-        found["costs"][f"{task.name}, {reference}"] = {"metric": task.metric, "sets": rows}
+        found["costs"][f"{task.name}, {reference}"] = {"metric": task.metric, "n": len(task), "sets": rows}
     return found
 
 
@@ -270,10 +272,9 @@ def dormant_table(models: dict[str, Found]) -> list[str]:
         for where, costs in found["costs"].items():
             for k, row in costs["sets"].items():
                 cells = [said(row[name], 3) for name in ("norm", "first", "random", "first - norm")]
-                lines.append(
-                    f"| {model} | {where} ({costs['metric']}) | {k} of {found['heads']} | {' | '.join(cells)} | "
-                    f"{row['in both']} |"
-                )
+                on = f"{where} ({costs['metric']}, n = {costs['n']})"
+                of = f"{k} of {found['heads']}"
+                lines.append(f"| {model} | {on} | {of} | {' | '.join(cells)} | {row['in both']} |")
     return lines
 
 

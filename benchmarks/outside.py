@@ -101,17 +101,22 @@ def table(result: dict[str, Any]) -> str:
         "|---|---|---|" + "---|" * len(models),
     ]
     for path in SCORED:
-        rows = {model: result["models"][model]["files"][path] for model in models}
-        first = next(iter(rows.values()))
+        rows = [result["models"][model]["files"].get(path) for model in models]
+        first = next((row for row in rows if row), None)
+        if first is None:
+            continue
         cells = []
-        for row in rows.values():
+        for row in rows:
+            if row is None:
+                cells.append("not measured")
+                continue
             share, lo, hi = row["accuracy"]
             heads = "<br>".join(
                 f"{h['head']} {h['score']:+.2f} [{h['lo']:.2f}, {h['hi']:.2f}]{'*' if h['q'] < 0.05 else ''}"
                 for h in row["heads"]
             )
             cells.append(f"{share:.2f} [{lo:.2f}, {hi:.2f}]<br>{heads}")
-        n = "/".join(str(row["n"]) for row in rows.values())
+        n = "/".join(str(row["n"]) if row else "–" for row in rows)
         lines.append(
             f"| `{path}` (chance {first['chance']:.2f}) | {n}, {first['shots']} | {first['metric']}, "
             f"{first['reference']} | {' | '.join(cells)} |"
@@ -144,6 +149,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", action="append", help="NAME, or LABEL=NAME")
     parser.add_argument("--examples", type=int, default=32)
+    parser.add_argument("--only", default="", help="measure only the files whose path has this in it")
     parser.add_argument("--device")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -155,13 +161,16 @@ def main() -> None:
         if not number and not result["loaded"]:
             result["loaded"] = loaded(arguments.folder, model)
             write(out, result)
-        files = {}
         for path, shots in SCORED.items():
-            files[path] = measured(arguments.folder / path, shots, model, arguments.examples)
-            print(label or name, path, files[path]["accuracy"], files[path]["heads"][0], flush=True)
-        result = _measured_before(out)
-        result["models"][label or name] = about(model.device, model.dtype) | {"files": files}
-        write(out, result)
+            if arguments.only not in path:
+                continue
+            row = measured(arguments.folder / path, shots, model, arguments.examples)
+            print(label or name, path, row["accuracy"], row["heads"][0], flush=True)
+            result = _measured_before(out)
+            before = result["models"].get(label or name, {}).get("files", {})
+            files = before | {path: row}
+            result["models"][label or name] = about(model.device, model.dtype) | {"files": files}
+            write(out, result)
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), result), encoding="utf-8")
 
 
