@@ -48,7 +48,7 @@ from headwise.tasks import Task
 TASKS = ("ioi_long", "docstring", "greater_than", "ioi")  # the longest prompts first
 ROWS = 2000
 """Rows of a fit."""
-STEP_ROWS = 4
+STEP_ROWS = 8
 """Rows of one update of the recipes below."""
 SHARED_TOKENS = 16_384
 """Tokens of a pass where several processes share the memory of one GPU."""
@@ -131,14 +131,15 @@ class Mattr(Recipe):
 
     One score per component, from 0. Each update draws a size k and keeps sigmoid((s − τ)/T), T = .5, with τ such that
     the mask sums to k; Adam, rate .05, 500 updates; the loss is minus the logit difference. As in its repository, k is
-    uniform between 1 and N; `log`: log-uniform. Here: the task's metric, and all rows of an update share the mask.
+    uniform between 1 and N; `log`: log-uniform. Here: the task's metric, all rows of an update share the mask, and half
+    as many updates take steps of twice the size.
     """
 
     log: bool = False
     temperature = 0.5
 
     def start(self) -> None:
-        self.adam = Adam(0.05)
+        self.adam = Adam(0.05 * 500 / max(1, self.updates))
 
     def masks(self) -> np.ndarray:
         u = self.uniform()
@@ -157,11 +158,11 @@ class Ugs(Recipe):
     Each component is kept with probability p = sigmoid(θ), θ = 1 at the start. A row's gate is uniform in (0, 1) with
     probability p (1 − p), else 0 or 1 with mean p; the gradient by p is the mean over the rows whose gate was uniform.
     The loss has λ Σp more; AdamW with β₂ = .995, gradient norm at most 5. Here: the Huber loss of the metric instead of
-    KL; λ = 1/N in shares of the effect (keeping all costs as much as keeping nothing); 100 updates of 20 rows for 1,900
+    KL; λ = 1/N in shares of the effect (keeping all costs as much as keeping nothing); 83 updates of 24 rows for 1,900
     of 60, with a rate that goes as far in total.
     """
 
-    together = 5
+    together = 3
     """Passes of one update."""
 
     def start(self) -> None:
@@ -196,9 +197,9 @@ class NodePruning(Recipe):
     z = clip(1.2·sigmoid((logit(u) + log α) / T) − .1, 0, 1), T = 2/3. The loss has λ₁(s − t) + λ₂(s − t)² more, s the
     share of components left out, whose target t rises to .9 in the first 83 % of the updates; λ are trained upwards.
     AdamW, rising for 7 % of the updates, then falling to 0. Ranked by log α. Here: the Huber loss of the metric instead
-    of KL; each row draws its own gates; 500 updates of 4 rows for 3,000. These are too few to leave log α = 10, where
+    of KL; each row draws its own gates; 250 updates of 8 rows for 3,000. These are too few to leave log α = 10, where
     one gate in 5,000 moves: it starts at 3, s is the expected share (as in L0 regularisation, Louizos et al. 2018,
-    arXiv 1712.01312), and rates are .05 (gates) and .1 (λ) instead of .8.
+    arXiv 1712.01312), and rates are .1 (gates) and .2 (λ) instead of .8.
     """
 
     target = 0.9
@@ -206,7 +207,7 @@ class NodePruning(Recipe):
     def start(self) -> None:
         self.values += 3 + np.stack([random.normal(0, 0.01, self.size) for random in self.random])
         self.multipliers = np.zeros((len(self.seeds), 2))
-        self.adam, self.ascent = Adam(0.05), Adam(0.1)
+        self.adam, self.ascent = Adam(25 / max(1, self.updates)), Adam(50 / max(1, self.updates))
 
     def masks(self) -> np.ndarray:
         u = np.clip(self.uniform(STEP_ROWS, self.size), 1e-6, 1 - 1e-6)
@@ -268,10 +269,18 @@ class Part:
 
 
 _SAME = ("mattr", "mattr log", "ugs", "node pruning")
+_AREAS = ("nested", "nested most", "nested below=1", "nested most, uniform", "nested below=1, uniform")
 PARTS = {
-    "patch": Part("patch", COMPONENTS, SIMPLE, _SAME, tuple(OURS)),
-    "mean": Part("mean", ("heads",), SIMPLE, _SAME, tuple(OURS)[:4], seeds=1),
-    "more": Part("patch", COMPONENTS, (), ("mattr cmd", "ugs most", "node pruning most"), ()),
+    "patch": Part("patch", COMPONENTS, SIMPLE[1:], _SAME, _AREAS),
+    "mean": Part("mean", ("heads",), SIMPLE[1:], _SAME, ("nested", "nested most", "nested track"), seeds=1),
+    "exact": Part("patch", COMPONENTS, ("ablation",), (), ("nested track",)),
+    "more": Part(
+        "patch",
+        COMPONENTS,
+        (),
+        ("mattr cmd", "ugs most", "node pruning most"),
+        ("nested most, uniform, soft", "nested most, start", "nested below=1, start"),
+    ),
 }
 QUICK = ("attribution", "eap-ig inputs", "random")
 """What is checked of `SIMPLE` with `--quick`: the others take too long on a CPU."""
@@ -306,7 +315,7 @@ def trained(
         numbers = np.stack(
             [next(stream)[:STEP_ROWS] for stream in streams]
         )  # S, R: the same for every recipe
-        masks = np.stack([recipe.masks()[:, : numbers.shape[1]] for recipe in found.values()])
+        masks = np.stack([recipe.masks() for recipe in found.values()])
         flat = np.tile(numbers.reshape(1, -1), (len(found), 1)).reshape(-1, 1)
         errors, by_mask = problem.gradients(masks.reshape(-1, problem.size), flat)
         errors, by_mask = errors.reshape(masks.shape[:3]), by_mask.reshape(masks.shape)
