@@ -313,7 +313,7 @@ def trained(
     began = time.perf_counter()
     for _ in range(updates):
         numbers = np.stack(
-            [next(stream)[:STEP_ROWS] for stream in streams]
+            [np.resize(next(stream), STEP_ROWS) for stream in streams]
         )  # S, R: the same for every recipe
         masks = np.stack([recipe.masks() for recipe in found.values()])
         flat = np.tile(numbers.reshape(1, -1), (len(found), 1)).reshape(-1, 1)
