@@ -87,8 +87,8 @@ def test_every_recipe_puts_helping_components_first():
     worth[:10], worth[10:15] = np.linspace(3, 1, 10), -1
     worth /= worth.sum()
     for name, make in RECIPES.items():
-        recipe = make(100, (0, 1), 250)
-        for _ in range(250):
+        recipe = make(100, (0, 1), 500)
+        for _ in range(500):
             masks = recipe.masks()
             errors = (masks - 1) @ worth
             slopes = recipe.slopes(errors.ravel()).reshape(errors.shape)
