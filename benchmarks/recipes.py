@@ -268,8 +268,9 @@ class Part:
 
 
 _SAME = ("mattr", "mattr log", "ugs", "node pruning")
-_AREAS = ("nested", "nested most", "nested below=1", "nested most, uniform", "nested below=1, uniform")
+_AREAS = ("nested most", "nested below=1", "nested", "nested most, uniform", "nested below=1, uniform")
 PARTS = {
+    "ours": Part("patch", COMPONENTS, SIMPLE[1:], (), _AREAS[:2]),
     "patch": Part("patch", COMPONENTS, SIMPLE[1:], _SAME, _AREAS),
     "mean": Part("mean", ("heads",), SIMPLE[1:], _SAME, ("nested", "nested most", "nested track"), seeds=1),
     "exact": Part("patch", COMPONENTS, ("ablation",), (), ("nested track",)),
@@ -281,6 +282,8 @@ PARTS = {
         ("nested most, uniform, soft", "nested most, start", "nested below=1, start"),
     ),
 }
+USUAL = ("patch", "mean", "exact", "more")
+"""The parts where none are asked for; `ours` is what `patch` has of headwise, for a device that runs nothing else."""
 QUICK = ("attribution", "eap-ig inputs", "random")
 """What is checked of `SIMPLE` with `--quick`: the others take too long on a CPU."""
 
@@ -547,7 +550,7 @@ def pair(args: argparse.Namespace, label: str, path: str, name: str) -> None:
     model = hw.load(path, device=args.device, dtype="float32", batch_tokens=shared)
     halves = hw.task(name, args.n, model=model).halves()
     print(f"{label} {name}: loaded in {time.time() - began:.0f} s", flush=True)
-    for key in args.part or PARTS:
+    for key in args.part or USUAL:
         file = args.out / f"{label}-{name}-{key}.json"
         if not file.exists() and time.time() < args.until:
             run_part(model, halves, key, args, file)
