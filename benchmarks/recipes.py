@@ -138,7 +138,7 @@ class Mattr(Recipe):
     temperature = 0.5
 
     def start(self) -> None:
-        self.adam = Adam(0.05)
+        self.adam = Adam(0.05 * 500 / max(1, self.updates))
 
     def masks(self) -> np.ndarray:
         u = self.uniform()
@@ -206,7 +206,7 @@ class NodePruning(Recipe):
     def start(self) -> None:
         self.values += 3 + np.stack([random.normal(0, 0.01, self.size) for random in self.random])
         self.multipliers = np.zeros((len(self.seeds), 2))
-        self.adam, self.ascent = Adam(0.05), Adam(0.1)
+        self.adam, self.ascent = Adam(25 / max(1, self.updates)), Adam(50 / max(1, self.updates))
 
     def masks(self) -> np.ndarray:
         u = np.clip(self.uniform(STEP_ROWS, self.size), 1e-6, 1 - 1e-6)
@@ -268,11 +268,22 @@ class Part:
 
 
 _SAME = ("mattr", "mattr log", "ugs", "node pruning")
+_AREAS = ("nested most", "nested below=1", "nested", "nested most, uniform", "nested below=1, uniform")
 PARTS = {
-    "patch": Part("patch", COMPONENTS, SIMPLE, _SAME, tuple(OURS)),
-    "mean": Part("mean", ("heads",), SIMPLE, _SAME, tuple(OURS)[:4], seeds=1),
-    "more": Part("patch", COMPONENTS, (), ("mattr cmd", "ugs most", "node pruning most"), ()),
+    "ours": Part("patch", COMPONENTS, SIMPLE[1:], (), _AREAS[:2]),
+    "patch": Part("patch", COMPONENTS, SIMPLE[1:], _SAME, _AREAS),
+    "mean": Part("mean", ("heads",), SIMPLE[1:], _SAME, ("nested", "nested most", "nested track"), seeds=1),
+    "exact": Part("patch", COMPONENTS, ("ablation",), (), ("nested track",)),
+    "more": Part(
+        "patch",
+        COMPONENTS,
+        (),
+        ("mattr cmd", "ugs most", "node pruning most"),
+        ("nested most, uniform, soft", "nested most, start", "nested below=1, start"),
+    ),
 }
+USUAL = ("patch", "mean", "exact", "more")
+"""The parts where none are asked for; `ours` is what `patch` has of headwise, for a device that runs nothing else."""
 QUICK = ("attribution", "eap-ig inputs", "random")
 """What is checked of `SIMPLE` with `--quick`: the others take too long on a CPU."""
 
@@ -304,9 +315,9 @@ def trained(
     began = time.perf_counter()
     for _ in range(updates):
         numbers = np.stack(
-            [next(stream)[:STEP_ROWS] for stream in streams]
+            [np.resize(next(stream), STEP_ROWS) for stream in streams]
         )  # S, R: the same for every recipe
-        masks = np.stack([recipe.masks()[:, : numbers.shape[1]] for recipe in found.values()])
+        masks = np.stack([recipe.masks() for recipe in found.values()])
         flat = np.tile(numbers.reshape(1, -1), (len(found), 1)).reshape(-1, 1)
         errors, by_mask = problem.gradients(masks.reshape(-1, problem.size), flat)
         errors, by_mask = errors.reshape(masks.shape[:3]), by_mask.reshape(masks.shape)
@@ -539,7 +550,7 @@ def pair(args: argparse.Namespace, label: str, path: str, name: str) -> None:
     model = hw.load(path, device=args.device, dtype="float32", batch_tokens=shared)
     halves = hw.task(name, args.n, model=model).halves()
     print(f"{label} {name}: loaded in {time.time() - began:.0f} s", flush=True)
-    for key in args.part or PARTS:
+    for key in args.part or USUAL:
         file = args.out / f"{label}-{name}-{key}.json"
         if not file.exists() and time.time() < args.until:
             run_part(model, halves, key, args, file)

@@ -129,8 +129,6 @@ def summarised(folder: Path) -> dict[str, Any]:
             case = Case(file)
             if case.about["reference"] != reference:
                 continue
-            result.setdefault("about", {key: case.about[key] for key in ("date", "machine", "versions")})
-            result.setdefault("fit_rows", case.about["rows"])
             for name, orders in case.about["ranked"].items():
                 areas = [case.mib(name, one) for one in orders]
                 joined.setdefault(case.key, {})[name] = (case, areas)
@@ -139,7 +137,9 @@ def summarised(folder: Path) -> dict[str, Any]:
             case = next(iter(recipes.values()))[0]
             ours = [name for name in recipes if name.startswith("nested")]
             cases[key] = {
+                **{name: case.about[name] for name in ("date", "machine", "versions")},
                 "n": case.about["n_tested"],
+                "fit_rows": case.about["rows"],
                 "components": len(case.listed),
                 "metric": case.about["metric"],
                 "refused": case.about["refused"],
@@ -209,6 +209,8 @@ def difference_table(cases: dict[str, Any], chosen: dict[str, str]) -> str:
     for name in names_of(cases):
         if name.startswith("nested"):
             continue
+        if not any(name in of for of in by.values()):
+            continue
         cells = [f"`{name}`"]
         for which in chosen:
             if name not in by[which]:
@@ -250,12 +252,20 @@ def cost_table(cases: dict[str, Any]) -> str:
     return grid(["", "rows, forward and backward", "further rows, forward", "seconds"], rows)
 
 
+def measured_on(key: str, case: dict[str, Any]) -> str:
+    chip, *_, device, _ = case["machine"].split(", ")
+    seeds = max(row["seeds"] for row in case["recipes"].values())
+    return (
+        f"{key.replace('/', ' ')} ({case['components']} components, {case['n']} test examples, {case['fit_rows']:,} "
+        f"rows per fit, {seeds} seeds; {chip if device == 'cuda' else 'a CPU'}, {case['date'][:10]})"
+    )
+
+
 def tables(result: dict[str, Any]) -> str:
     """What stands between the marks of the page."""
     patch, mean = result["patch"], result["mean"]
     parts = [
-        f"{result['about']['machine'].split(',')[0]}, {result['about']['date'][:10]}, {result['fit_rows']:,} rows per "
-        "fit. MIB's areas under counterfactual patching of heads, MLPs and the input, mean over three seeds:",
+        "MIB's areas under counterfactual patching of heads, MLPs and the input, mean over seeds:",
         area_table(patch, "cpr"),
         area_table(patch, "cmd"),
         "`nested` minus each recipe, better is positive. Pairs: those whose lower end is above −.02.",
@@ -265,8 +275,9 @@ def tables(result: dict[str, Any]) -> str:
         "Components at which 90 % of the effect is reached and from which on it stays, and at the latter the lowest "
         "explained effect of a family and R² over the prompts (first seed), under patching:",
         needed_table(patch),
-        "Rows and seconds of a fit, mean over the pairs:",
+        "Rows and seconds of a fit, mean over the pairs (several processes shared the device):",
         cost_table(patch),
+        "Measured: " + "; ".join(measured_on(key, case) for key, case in patch.items()) + ".",
     ]
     if mean:
         parts += [

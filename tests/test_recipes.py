@@ -133,3 +133,11 @@ def test_a_part_measures_what_the_sweep_measures(tmp_path):
     assert abs(mean - (recipes_of["mattr"]["cmd"] - recipes_of["nested"]["cmd"])) < 2e-4
     assert lo <= mean <= hi
     assert "| `node pruning` |" in recipes_table.tables(json.loads(json.dumps(summary)))
+
+
+def test_the_tables_of_the_page_are_those_of_the_results():
+    import recipes_table
+
+    result = json.loads((REPOSITORY / "benchmarks/results/recipes.json").read_text())
+    text = recipes_table.PAGE.read_text(encoding="utf-8")
+    assert recipes_table.page(text, result) == text, "run benchmarks/recipes_table.py"
