@@ -107,13 +107,13 @@ def text_chart(table: pd.DataFrame) -> Chart:
         panels=[
             Panel(
                 marks=[Rule(at=0, width=0.6), *lines],
-                x=Axis(label="Tokens Before", grid=True),
+                x=Axis(label="Position in Tokens", grid=True),
                 y=Axis(label="Rise of the Cross-Entropy\n(nats per token)", grid=True),
             )
         ],
         size=(7.2, 4.0),
         legend="right",
-        caption=f"Against all heads; the next 32 words at each position, n = {first['n']} texts; bands are 95 % CIs.",
+        caption=f"Against all heads; the 32 words before each position, n = {first['n']} texts; bands are 95 % CIs.",
         table=table,
     )
 

@@ -143,7 +143,7 @@ def _text(rows: pd.DataFrame, model: str, task: str) -> Finding:
     last = rows[rows["position"] == rows["position"].max()].set_index("series")
     first = last.iloc[0]
     return Finding(
-        sentence=f"On plain text after {first['position']} tokens, the cross-entropy of {model} rises by "
+        sentence=f"On plain text at token {first['position']}, the cross-entropy of {model} rises by "
         f"{_interval(first, 'rise')} nats per token when only the {first['far']} key/value heads for {task} see "
         f"everything, and by {_interval(last.loc['window alone'], 'rise')} when none does (n = {first['n']} texts).",
         weight=0.3,

@@ -16,18 +16,21 @@ from headwise.settings import Count, Several, Text, one_of, passes
 from headwise.studies.reach.kept import UNITS
 from headwise.studies.settings import shared
 from headwise.sweeps.curve import check_threshold
-from headwise.sweeps.plan import usual_options
 from headwise.tasks import families
 
 PATTERN = "pattern"
 RANKINGS = ("nested", "ablation", "attribution", PATTERN)
 LENGTHS, LENGTHS_ON_CPU = (4000,), (2000,)
+NESTED = {"seeds": 1, "updates": 200}
+NESTED_ON_CPU = {"seeds": 1, "start": "attribution", "rows": 600}
+NESTED_QUICK = {**NESTED_ON_CPU, "rows": 64}
+"""Options of the learned ranking that are not given: with long prompts a row takes seconds on a CPU."""
 
 
 class ReachSettings(shared.StudySettings):
     """Settings of the study `reach`."""
 
-    QUICK: ClassVar = {"n": 8, "length": 300, "window": 16, "points": 6, "draws": 1, "texts": 2}
+    QUICK: ClassVar = {"n": 8, "length": 200, "window": 8, "points": 6, "draws": 1, "texts": 2}
 
     tasks: shared.TaskNames = ("needle",)
     """Built-in names, files, or hub:owner/name; prompts longer than sink and window together."""
@@ -75,9 +78,11 @@ class ReachSettings(shared.StudySettings):
 
     def options(self, method: str) -> dict[str, Any]:
         """Of a score method."""
-        options = usual_options(
-            self.methods, self.method_options, fast=accelerated(self.device), quick=self.quick
-        )
+        fast = accelerated(self.device)
+        usual = NESTED_QUICK if self.quick else NESTED if fast else NESTED_ON_CPU
+        if {"rows", "updates"} & set(self.method_options):  # one of them bounds the other
+            usual = {name: value for name, value in usual.items() if name not in ("rows", "updates")}
+        options = {**(usual if method == "nested" else {}), **self.method_options}
         if method == PATTERN:
             return own_options(method, {"kind": "retrieval", **options})
         return own_options(method, options | {"components": (self.unit,)})
