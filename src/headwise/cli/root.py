@@ -209,7 +209,7 @@ def _with_output_options(function: Callable[..., Any]) -> Callable[..., None]:
         given = {name: values.pop(name) for name in sizes}
         with output.verbosity(chosen["quiet"], chosen["verbose"]), command_line():
             if any(size is not None for size in given.values()):
-                values["reference"] = reference_name(str(values["reference"]), **given)
+                values["reference"] = reference_name(values["reference"] or "that of the study", **given)
             output.show(lambda: function(**values), chosen.get("as_json", False))
 
     parameters = [
