@@ -21,7 +21,7 @@ COPIED = ("docs", "gallery")
 MODULES = {"register"}
 """Public names that are modules."""
 LEFT_OUT = shutil.ignore_patterns("*.py", "requirements.txt", "*.parquet", "*.sqlite", "*.pdf", "__pycache__")
-STUDIES = "functions roles circuits certify masking prompts wiring diff backups sparsify".split()
+STUDIES = "functions roles circuits certify masking prompts wiring diff backups reach sparsify".split()
 GUIDE = "models tasks scores nested metrics statistics generate attention cards".split()
 GUIDE += "explore mcp plugins runs machines".split()
 NAVIGATION: dict[str, list[str]] = {
