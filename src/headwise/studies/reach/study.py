@@ -286,7 +286,9 @@ def budget_rows(case: Case, kept: Mapping[str, Sequence[Kept]], far: int, first:
         "tokens": main.tokens,
         "metric": main.curve.metric,
     }
-    return pd.DataFrame(rows).assign(**about, **whole, n=main.curve.n, defined=main.curve.defined)
+    return pd.DataFrame(rows).assign(
+        **about, **whole, metric=main.curve.metric, n=main.curve.n, defined=main.curve.defined
+    )
 
 
 def family_rows(task: Task, one: Kept, far: int) -> pd.DataFrame:
