@@ -284,7 +284,6 @@ def budget_rows(case: Case, kept: Mapping[str, Sequence[Kept]], far: int, first:
         "of": total,
         "share": share,
         "tokens": main.tokens,
-        "metric": main.curve.metric,
     }
     return pd.DataFrame(rows).assign(
         **about, **whole, metric=main.curve.metric, n=main.curve.n, defined=main.curve.defined
