@@ -84,14 +84,17 @@ class Bench:
     def rank(self, unit: str) -> dict[str, Any]:
         orders, seconds = {}, {}
         options: dict[str, Any] = {"reference": self.reference, "components": [unit], "progress": False}
-        nested = {"updates": self.args.updates, "seeds": self.args.fits}
+        nested = {"seeds": self.args.fits, "start": self.args.start}
+        nested |= {"rows": self.args.rows} if self.args.rows else {"updates": self.args.updates}
+        few = self.found.take(range(min(self.args.n_exact or self.args.n, len(self.found))))
         for name, method, own in (
             ("ablation", "ablation", {}),
             ("attribution", "attribution", {}),
             (LEARNED, "nested", nested),
         ):
             began = time.perf_counter()
-            scores = hw.score(self.model, self.found, method, metric=self.args.metric, **options, **own)
+            found = few if method == "ablation" else self.found
+            scores = hw.score(self.model, found, method, metric=self.args.metric, **options, **own)
             orders[name], seconds[name] = scores.order(), round(time.perf_counter() - began, 2)
             print(f"  {unit} {name}: {seconds[name]} s, {' '.join(map(str, orders[name][:8]))}", flush=True)
         began = time.perf_counter()
@@ -234,7 +237,7 @@ class Bench:
 
     def text(self) -> dict[str, Any]:
         """Cross-entropy of plain text by position: all heads, the needed ones, none."""
-        task = text_task(self.model, self.args.text, self.args.length, 16, self.args.seed)
+        task = text_task(self.model, self.args.text, self.args.length, self.args.n_text, self.args.seed)
         count = self.result[GROUPS]["needed_far"]
         kept = self.measured(GROUPS, task, [0, count, len(self.cache.groups)], "mean_logprob")
         rows: dict[str, Any] = {"far": count}
@@ -291,6 +294,11 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=0.1)
     parser.add_argument("--metric")
     parser.add_argument("--updates", type=int, default=200)
+    parser.add_argument("--rows", type=int, help="of the learned ranking, instead of updates: for a CPU")
+    parser.add_argument("--start", default="zero", help="of the learned ranking: zero or attribution")
+    parser.add_argument("--n-exact", type=int, help="examples of exact ablation; all by default")
+    parser.add_argument("--units", nargs="*", default=UNITS)
+    parser.add_argument("--n-text", type=int, default=16)
     parser.add_argument("--fits", type=int, default=1)
     parser.add_argument("--points", type=int, default=16)
     parser.add_argument("--draws", type=int, default=3)
@@ -301,7 +309,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "reach.json")
     args = parser.parse_args()
     bench = Bench(args)
-    for unit in UNITS:
+    for unit in args.units:
         bench.part(f"ranking {unit}", 50, bench.rank, unit)
         if unit in bench.orders:
             bench.part(unit, 25, bench.curves, unit)

@@ -10,7 +10,7 @@ KV key/value heads of all layers, `far` of them whole, T tokens, K points of a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,7 +133,6 @@ def measure_kept(
     unit: str,
     seed: int = 0,
     advance: Any = None,
-    batch_tokens: int | None = None,
 ) -> dict[str, Kept]:
     """The curve of each series: for each number of key/value heads the heads that see far, all others short-sighted."""
     components: Any = (unit,)
@@ -144,7 +143,6 @@ def measure_kept(
         reference=reference,
         components=components,
         seed=seed,
-        batch_tokens=batch_tokens,
         advance=advance,
     )
     curves = Curves(engine, "keep")
@@ -176,11 +174,3 @@ def all_sets(
             drawn = drawn_sets(model, unit, kind, orders[matched], far, f"{seed}/{draw}")
             sets[f"{kind} {draw + 1}"] = (list(far)[: len(drawn)], drawn)
     return sets
-
-
-def values_at(kept: Iterable[Kept], far: int) -> tuple[np.ndarray, np.ndarray]:
-    """Metric and right answers per example at so many key/value heads, the mean over draws of a control."""
-    rows = [(one, int(np.flatnonzero(one.curve.k == far)[0])) for one in kept]
-    return np.mean([one.curve.values[i] for one, i in rows], axis=0), np.mean(
-        [one.right[i] for one, i in rows], axis=0
-    )

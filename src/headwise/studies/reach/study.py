@@ -179,8 +179,8 @@ def curve_rows(case: Case, series: str, some: Sequence[Kept]) -> pd.DataFrame:
         {"far": int(far), "share": float(case.cache.share(far, tokens)), **estimates(some, place)}
         for place, far in enumerate(curve.k)
     ]
-    about = {"series": series, "of": len(case.cache.groups), "tokens": tokens, "metric": curve.metric}
-    return pd.DataFrame(rows).assign(**about, n=curve.n, draws=len(some))
+    about: dict[str, Any] = {"series": series, "of": len(case.cache.groups), "tokens": tokens}
+    return pd.DataFrame(rows).assign(**about, metric=curve.metric, n=curve.n, draws=len(some))
 
 
 def estimates(some: Sequence[Kept], place: int) -> dict[str, float]:
@@ -213,8 +213,10 @@ def needed_rows(s: ReachSettings, case: Case, series: str, some: Sequence[Kept])
             "full_accuracy": one.right[-1].mean() if one.curve.k[-1] == len(case.cache.groups) else np.nan
         }
         rows.append(row | {"draw": draw})
-    about = {"series": series, "of": len(case.cache.groups), "tokens": some[0].tokens, "n": some[0].curve.n}
-    return pd.DataFrame(rows).assign(**about, threshold=s.threshold, metric=some[0].curve.metric)
+    about: dict[str, Any] = {"series": series, "of": len(case.cache.groups), "tokens": some[0].tokens}
+    return pd.DataFrame(rows).assign(
+        **about, n=some[0].curve.n, threshold=s.threshold, metric=some[0].curve.metric
+    )
 
 
 def elsewhere(run: Run, s: ReachSettings, case: Case) -> dict[tuple[str, int], Task]:
@@ -241,8 +243,8 @@ def compare(run: Run, s: ReachSettings, cases: list[Case]) -> None:
     for case in cases:
         for which, task in elsewhere(run, s, case).items():
             budgets[case, which] = case.cache.far(s.budget, case.tokens(task))
-            far = [0, budgets[case, which], case.needed, len(case.cache.groups)]
-            calls[case, which] = case.kept(task, far)
+            points = [0, budgets[case, which], case.needed, len(case.cache.groups)]
+            calls[case, which] = case.kept(task, points)
     for (case, which), kept in run.all(calls, "comparisons").items():
         columns = {**case.pair.columns, "tested_on": which[0], "length": which[1], "unit": s.unit}
         columns |= {"reference": s.reference}
@@ -274,11 +276,18 @@ def budget_rows(case: Case, kept: Mapping[str, Sequence[Kept]], far: int, first:
                 ends = stats.crossed_interval(others, before=ours, groups=groups)
             row |= {f"{name}difference_lo": -ends[1], f"{name}difference_hi": -ends[0]}
         rows.append(row)
-    ends = {"full": main.curve.full.mean(), "none": main.curve.none.mean()}
-    ends |= {"full_accuracy": main.right[-1].mean(), "none_accuracy": main.right[0].mean()}
-    share, of = float(case.cache.share(far, main.tokens)), len(case.cache.groups)
-    about = {"far": far, "of": of, "share": share, "tokens": main.tokens, "metric": main.curve.metric}
-    return pd.DataFrame(rows).assign(**about, **ends, n=main.curve.n, defined=main.curve.defined)
+    whole = {"full": main.curve.full.mean(), "none": main.curve.none.mean()}
+    whole |= {"full_accuracy": main.right[-1].mean(), "none_accuracy": main.right[0].mean()}
+    share, total = float(case.cache.share(far, main.tokens)), len(case.cache.groups)
+    about: dict[str, Any] = {
+        "far": far,
+        "of": total,
+        "share": share,
+        "tokens": main.tokens,
+    }
+    return pd.DataFrame(rows).assign(
+        **about, **whole, metric=main.curve.metric, n=main.curve.n, defined=main.curve.defined
+    )
 
 
 def family_rows(task: Task, one: Kept, far: int) -> pd.DataFrame:
@@ -327,5 +336,5 @@ def read_text(run: Run, s: ReachSettings, cases: list[Case]) -> None:
                 row = {"series": series, "position": int(position), "n": len(members), "full": -full.mean()}
                 row |= {"cross_entropy": -values.mean(), "rise": full.mean() - values.mean()}
                 rows.append(row | {"lo": -hi, "hi": -lo})
-        about = {"far": case.needed, "reference": s.reference, **case.pair.columns}
+        about: dict[str, Any] = {"far": case.needed, "reference": s.reference, **case.pair.columns}
         run.table("text", pd.DataFrame(rows).assign(**about))
