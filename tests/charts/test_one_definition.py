@@ -49,6 +49,34 @@ def contrast():
     return {"contrast": pd.DataFrame(rows), "scores": score_table("tiny", "a", "contrastive", (2, 3))}
 
 
+def reach():
+    names = {"model": "tiny", "task": "needle", "reference": "window:16", "n": 8}
+    places = itertools.product(("nested", "pattern", "random"), (0, 1, 2, 4))
+    rows = [
+        {
+            "series": series,
+            "far": far,
+            "share": 0.1 + far / 5,
+            "explained": far / 4,
+            "lo": far / 5,
+            "hi": far / 3,
+        }
+        | {"accuracy": far / 4, "accuracy_lo": far / 5, "accuracy_hi": far / 3, "of": 4, "tokens": 200.0}
+        for series, far in places
+    ]
+    places = itertools.product(("nested", "window alone"), (50, 100))
+    text = [
+        {"series": series, "position": position, "rise": position / 500, "lo": 0.0, "hi": 0.3, "far": 2}
+        for series, position in places
+    ]
+    scores = score_table("tiny", "needle", "ablation", (2, 3))
+    return {
+        "reach": pd.DataFrame(rows).assign(**names),
+        "text": pd.DataFrame(text).assign(**names),
+        "scores": scores,
+    }
+
+
 def diff():
     scores = pd.concat([score_table(model, "a", "ablation", (2, 3)) for model in ("base", "tuned")])
     names = {"base": "base", "tuned": "tuned", "base_score": 0.5, "tuned_score": 0.25}
@@ -146,6 +174,7 @@ STUDIES = {
     "functions": functions,
     "contrast": contrast,
     "diff": diff,
+    "reach": reach,
     "backups": small.backups,
 }
 CHARTS = [

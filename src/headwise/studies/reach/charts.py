@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from headwise.charts.chart import GREY, INK, Axis, Chart, Line, Panel, Rule
+from headwise.charts.chart import GREY, Axis, Chart, Line, Panel, Rule
 from headwise.charts.section import SECTIONS, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import shortened, under
@@ -94,7 +94,7 @@ def text_chart(table: pd.DataFrame) -> Chart:
             lo=part["lo"],
             hi=part["hi"],
             name=series_name(series),
-            colour=INK if series == "window alone" else colour[series],
+            colour="#b5651d" if series == "window alone" else colour[series],
             band=0.2 if series in (first["series"], "window alone") else 0,
             marker="circle",
             size=3,
