@@ -76,6 +76,17 @@ def test_a_client_goes_from_the_task_to_the_certificate_and_gets_the_numbers_of_
 
             card = await answer(client, "card", head=found["heads"][0]["head"], task="ioi", n=4)
             assert card["tables"]["scores"]
+            looked = card["tables"][
+                "attention"
+            ]  # of the position that predicts the answer, the largest first
+            for example in {row["example"] for row in looked}:
+                rows = [row for row in looked if row["example"] == example]
+                assert len({row["query"] for row in rows}) == 1
+                assert rows[0]["attention"] == max(row["attention"] for row in rows)
+                assert rows[0]["query"] > 8
+            answers = [row for row in card["tables"]["tokens"] if row["kind"] == "foil"]
+            assert {row["example"] for row in answers} == {0, 1, 2, 3}
+            assert any("wrong answer" in note for note in card["notes"])
             measured = await answer(client, "measure", task="ioi", ablate=HEADS, n=32, controls=3)
             lost = hw.measure(smollm2, test, ablate=HEADS, progress=False)
             assert measured["effect"] == pytest.approx(lost.effects.mean(), rel=1e-4)
@@ -86,6 +97,7 @@ def test_a_client_goes_from_the_task_to_the_certificate_and_gets_the_numbers_of_
 
             edges = await answer(client, "edges", into="L23H3", task="ioi", n=4, top=5)
             assert len(edges["tables"]["edges"]) == 5
+            assert "a lone edge needs" in edges["notes"][0]
             texts = await answer(client, "generate", prompts=["The capital of France is"], max_new_tokens=4)
             assert "Paris" in texts["texts"][0]
             opened = await answer(client, "open_run", name="ioi", table="scores")
@@ -140,8 +152,9 @@ def malformed():
         ("certify", {"task": "ioi"}),
         ("no_such_tool", {}),
         ("score", {"task": "hub:a/b"}),
+        ("edges", {"into": "L1H1", "task": "ioi", "reference": "patch"}),  # edges have no such argument
     ]
-    return [*further, *calls[:: max(1, len(calls) // 46)]][:50]
+    return [*further, *calls[:: max(1, len(calls) // 45)]][:50]
 
 
 def test_fifty_malformed_calls_are_refused_in_words_without_loading_a_model(tmp_path):

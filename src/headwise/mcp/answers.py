@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -78,6 +79,7 @@ class ScoreResult(BaseModel):
     of: int
     significant: int
     heads: list[HeadScore]
+    notes: list[str] = []
 
 
 class Table(BaseModel):
@@ -137,6 +139,34 @@ class Run(BaseModel):
 
 def number(value: Any) -> Number:
     return float(value) if value is not None and math.isfinite(value) else None
+
+
+def too_few(task: Any, tests: int, what: str = "head") -> list[str]:
+    """What the examples of a call are too few to show, as a note of its answer."""
+    from headwise import stats
+    from headwise.stats.resampling import independent
+
+    sentence = stats.too_few(independent(task.shared_groups(), len(task)), tests, what)
+    return [sentence] if sentence else []
+
+
+def card_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of a card that say where the head looks and what it writes; an attention map alone has thousands.
+
+    Of the attention, the eight tokens that the last query (which predicts the answer) attends to most; of the tokens,
+    the first three of every list, and every answer.
+    """
+    kept = {name: table for name, table in tables.items() if len(table)}
+    if (seen := kept.get("attention")) is not None:
+        last = seen[seen["query"] == seen.groupby("example")["query"].transform("max")]
+        largest = last.sort_values("attention", ascending=False, kind="stable").groupby("example", sort=False)
+        kept["attention"] = largest.head(8).sort_values("example", kind="stable")
+    if (tokens := kept.get("tokens")) is not None:
+        listed = tokens["kind"].isin(("promoted", "suppressed"))
+        place = tokens["rank"].where(tokens["kind"] != "suppressed", tokens["of"] + 1 - tokens["rank"])
+        kept["tokens"] = tokens[(listed & (place <= 3)) | tokens["kind"].isin(("target", "foil"))]
+    every = ("model", "task", "layer", "head", "metric", "reference")  # said in the title
+    return {name: table.drop(columns=[c for c in every if c in table]) for name, table in kept.items()}
 
 
 def rows(frame: Any, most: int = MOST_ROWS) -> list[Row]:

@@ -32,8 +32,10 @@ from headwise.mcp.answers import (
     Text,
     Texts,
     Verdict,
+    card_tables,
     number,
     rows,
+    too_few,
 )
 from headwise.mcp.desk import Desk
 
@@ -42,7 +44,8 @@ if TYPE_CHECKING:
 
 INSTRUCTIONS = """headwise measures which attention heads a model uses for a behaviour. Ask in this order: list_models;
 task_preview (can the model do the task at all?); score with half="find"; measure with half="test" and controls; certify
-with half="test". A positive number means that the heads help. Every number depends on its reference (ablation type)."""
+with half="test". n examples are drawn and split: a half has about n/2, and every answer says how many it used. A
+positive number means that the heads help. Every number depends on its reference (ablation type)."""
 
 
 def server(desk: Desk) -> Any:
@@ -98,7 +101,8 @@ def server(desk: Desk) -> Any:
 
     @app.tool()
     async def list_models() -> Models:
-        """Models, tasks and runs that this server may use."""
+        """Models, tasks and runs that this server may use. `layers` and `heads` (of a layer) are known once a model is
+        loaded, which its first call does."""
         shapes = {name: model.shape for name, model in desk.loaded.items()}
         entries = [
             ModelEntry(
@@ -145,8 +149,9 @@ def server(desk: Desk) -> Any:
         seed: Seed = 0,
         top: Annotated[int, Field(ge=1, le=MOST_ROWS)] = 20,
     ) -> ScoreResult:
-        """Score every head on one half of n examples. `attribution` takes seconds and is a first-order estimate;
-        `ablation` is exact and takes longer. Test what you find with half="test"."""
+        """Score every head on one half of n examples (half="all": on all n). `attribution` takes seconds and is a
+        first-order estimate; `ablation` is exact and takes many times as long. The heads are listed by absolute score:
+        positive ones help, negative ones hinder. Test what you find with half="test"."""
 
         def work(advance: Callable[[int], None]) -> ScoreResult:
             from headwise.scores import score as score_heads
@@ -174,6 +179,7 @@ def server(desk: Desk) -> Any:
                 of=len(table),
                 significant=int((table["q"] < 0.05).sum()),
                 heads=heads,
+                notes=too_few(made, len(table)),
             )
 
         return await on_model(context, work)
@@ -186,15 +192,20 @@ def server(desk: Desk) -> Any:
         model: Text | None = None,
         n: Annotated[int, Field(ge=4, le=32)] = 16,
     ) -> Table:
-        """One head: what it attends to, which tokens it promotes, its scores, and examples with and without it."""
+        """One head on n examples, reference mean: what it does in words (`notes`), its scores, the examples it helps
+        and hurts most, the tokens that the position which predicts the answer attends to most, and what it writes:
+        `target` is the right answer, `foil` the wrong one, with the logit that the head adds and its rank (1: the most
+        promoted token, `of`: the most suppressed)."""
 
         def work(advance: Callable[[int], None]) -> Table:
             from headwise.cards import card as card_of
+            from headwise.charts.card import sentences
 
             loaded, made = desk.opened(model, task, n)
             found = card_of(loaded, head, made, progress=advance)
-            tables = {name: rows(table, 30) for name, table in found.tables.items()}
-            return Table(title=f"{found.title} ({found.lead})", notes=list(found.notes), tables=tables)
+            said = sentences(found.table("tokens"), found.table("patterns"))
+            tables = {name: rows(table) for name, table in card_tables(found.tables).items()}
+            return Table(title=f"{found.title} ({found.lead})", notes=[*said, *found.notes], tables=tables)
 
         return await on_model(context, work)
 
@@ -207,7 +218,9 @@ def server(desk: Desk) -> Any:
         n: Annotated[int, Field(ge=4, le=128)] = 16,
         top: Annotated[int, Field(ge=1, le=MOST_ROWS)] = 20,
     ) -> Table:
-        """Which heads a head ("L23H3", "L23H3.Q") or the output ("logits") reads from: the largest direct edges."""
+        """Which heads a head ("L23H3": Q, K and V; "L23H3.Q": its query alone) or the output ("logits") reads from: the
+        largest direct edges in absolute value, by attribution (a first-order estimate, reference mean) on the half
+        `find` of n examples. A negative edge lowers the metric."""
 
         def work(advance: Callable[[int], None]) -> Table:
             from headwise.scores.edges import edges as edges_of
@@ -216,7 +229,8 @@ def server(desk: Desk) -> Any:
             made = edges_of(loaded, examples, "attribution", into=into, progress=advance)
             table = made.table()
             table = table.reindex(table["score"].abs().sort_values(ascending=False).index)
-            return Table(title=repr(made).splitlines()[0], tables={"edges": rows(table, top)})
+            notes = too_few(examples, len(table), "edge")
+            return Table(title=repr(made).splitlines()[0], notes=notes, tables={"edges": rows(table, top)})
 
         return await on_model(context, work)
 
@@ -235,7 +249,9 @@ def server(desk: Desk) -> Any:
         seed: Seed = 0,
     ) -> Measured:
         """The task's metric with these heads removed (`ablate`), or with only these kept (`keep`). `controls`: so many
-        sets of random heads of the same layers are removed (or kept) for comparison."""
+        sets of random heads of the same layers are removed (or kept) for comparison; each takes as long as the call
+        without them. `larger` counts those whose effect is as large: 0 is what a real effect gives. Give a list of
+        heads: ["L23H3"]."""
 
         def work(advance: Callable[[int], None]) -> Measured:
             from headwise.heads import head_list
@@ -307,7 +323,8 @@ def server(desk: Desk) -> Any:
         seed: Seed = 0,
     ) -> Verdict:
         """Is this set of heads really a circuit of the task? Use examples that did not find the heads (half="test").
-        quick: the first four checks, which cannot certify, only reject or support."""
+        quick: the first four checks, which cannot certify, only reject or support. A half has about n/2 examples, and
+        families with fewer than 20 are left out: n=160 judges more of them. Takes minutes on a CPU."""
 
         def work(advance: Callable[[int], None]) -> Verdict:
             from headwise.certificates.certify import certify as certified
@@ -360,4 +377,11 @@ def server(desk: Desk) -> Any:
         except (HeadwiseError, OSError) as error:
             raise ResourceError(str(error)) from None
 
+    for (
+        tool
+    ) in app._tool_manager.list_tools():  # by default the SDK ignores arguments that a tool does not have
+        arguments = tool.fn_metadata.arg_model
+        arguments.model_config["extra"] = "forbid"
+        arguments.model_rebuild(force=True)
+        tool.parameters["additionalProperties"] = False
     return app
