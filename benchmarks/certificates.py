@@ -330,7 +330,9 @@ NOTES = {
     "smollm2": "Five heads of the last three layers, under patching. The rewritten heads are not all of these "
     "circuits: in seven of nine models they explain .81 to .90 of the effect, presumably because other heads react to "
     "what they write, and the certificates say so. The script has since been changed to rewrite heads of the last "
-    "layer, after which no head can react; that is not measured yet. No random set and no broken set was certified.",
+    "layer, after which no head can react: one model was measured (80 examples, checks 1 to 4, 320 prompts to fit the "
+    "heads): explained effect 1.01 [.96, 1.05], undecided for one family. No random set and no broken set was "
+    "certified.",
 }
 KINDS = {"true": WHOLE, "missing": BROKEN[0], "swapped": BROKEN[1], "passengers": PASSENGERS,
          "random": FALSE[0], "few": FALSE[2]}  # fmt: skip
