@@ -98,7 +98,7 @@ def row_of(case: Case, name: str, areas: list[Mib]) -> dict[str, Any]:
     row["score_s"] = round(float(np.mean([one["seconds"] for one in orders])), 2)
     summary = case.curve(name, orders[0], "signed").summary(0.9)
     names = ("k", "k_lo", "k_hi", "stays", "stays_lo", "stays_hi", "kept")
-    names += ("r2", "r2_lo", "r2_hi", "worst_family", "worst_family_lo", "worst_family_hi", "family")
+    names += ("r2", "r2_lo", "r2_hi", "lowest_family", "lowest_family_lo", "lowest_family_hi", "family")
     for key in names:
         value = summary[key]
         row[key] = value if isinstance(value, str) else None if np.isnan(value) else round(float(value), 3)
@@ -226,7 +226,7 @@ def difference_table(cases: dict[str, Any], chosen: dict[str, str]) -> str:
 
 
 def needed_table(cases: dict[str, Any]) -> str:
-    """Components at which 90 % is reached, the worst family and R² there; first seed."""
+    """Components at which 90 % is reached, the lowest family and R² there; first seed."""
     rows = []
     for name in names_of(cases):
         cells = []
@@ -235,12 +235,12 @@ def needed_table(cases: dict[str, Any]) -> str:
             if row is None or row["k"] is None:
                 cells.append("–")
                 continue
-            worst = "–" if row["worst_family"] is None else f"{row['worst_family']:.2f}"
+            worst = "–" if row["lowest_family"] is None else f"{row['lowest_family']:.2f}"
             r2 = "–" if row["r2"] is None else f"{row['r2']:.2f}"
             stays = "–" if row["stays"] is None else f"{row['stays']:.0f}"
             cells.append(f"{row['k']:.0f}, {stays}; {worst}; {r2}")
         rows.append([f"`{name}`", *cells])
-    return grid(["k, stays; worst family; R²", *[key.replace("/", " ") for key in cases]], rows)
+    return grid(["k, stays; lowest family; R²", *[key.replace("/", " ") for key in cases]], rows)
 
 
 def cost_table(cases: dict[str, Any]) -> str:

@@ -41,7 +41,7 @@ FAULTS = (
         r"setup\.per_head\(engine\.measure\(gates, \*\*more\)\.effects\)$",
         "setup.per_head(-engine.measure(gates, **more).effects)",
     ),
-    Fault("a gate off by one head", r"variant\[head\] = 0$", "variant[head.layer, head.head - 1] = 0"),
+    Fault("a gate off by one head", r"variant\[head\.cell\] = 0$", "variant[head.layer, head.head - 1] = 0"),
     Fault("padding counted in the mean", r"kept = z\.double\(\) \* real\.to.*$", "kept = z.double()"),
     Fault(
         "a wrong position scored",

@@ -96,7 +96,7 @@ def test_every_number_of_a_set_with_mlps_is_that_of_a_loop_of_hooks(model):
 
 
 def test_every_number_on_the_bundled_model_is_that_of_a_loop_of_hooks(smollm2):
-    task = hw.task("ioi", 4, model=smollm2)
+    task = hw.task("ioi", 8, model=smollm2)
     compare_with_hooks(smollm2, task, ["L23H3", "L20H0", "L29H1"], draws=1, subsets=1)
 
 

@@ -11,6 +11,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, lone_gates, mask_gates, single_gates
 from headwise.metrics import metric
 from headwise.model.forward.run import Pass, run
+from headwise.model.forward.short_view import ShortView
 from headwise.model.generation.streaming import Streaming
 from headwise.model.measure.engine import Engine
 from headwise.model.sites.head_hooks import HeadHooks
@@ -244,7 +245,10 @@ def test_where_heads_are_named_a_key_value_head_stands_for_its_query_heads(tiny)
     ]
     assert both[0].texts == both[1].texts
     assert tiny.query_heads(["L2H3", "L1KV0"]) == [(2, 3), (1, 0), (1, 1)]
-    far = [Streaming(tiny, heads, 4, 64)._far for heads in (["L1H2", "L1H3"], ["L1KV1"])]
+    far = [
+        Streaming(tiny.hooks, tiny.query_heads(heads), ShortView(4, 64))._far
+        for heads in (["L1H2", "L1H3"], ["L1KV1"])
+    ]
     assert all(
         torch.equal(*pair) for layer in far[0] for pair in zip(far[0][layer], far[1][layer], strict=True)
     )

@@ -106,6 +106,13 @@ BAD = {
         ("draws=0", "draws is 0"), ("candidates=0", "candidates is 0"), ("least=2", "least is 2"),
         ("curve=0", "curve is 0"),
     ],
+    "reach": [
+        ("n=3", "n is 3; expected at least 4"), ("tasks=[nope]", "unknown task"), ("methods=[nope]", "unknown method"),
+        ("metric=nope", "unknown metric"), ("unit=nope", "unknown unit"), ("window=0", "window is 0"),
+        ("sink=-1", "sink is -1"), ("budget=0", "budget is 0"), ("budget=1", "budget is 1"),
+        ("threshold=0", "threshold"), ("points=2", "points is 2"), ("draws=0", "draws is 0"),
+        ("texts=-1", "texts is -1"), ("transfer=[nope]", "unknown task"), ("method_options.x=1", "unknown option"),
+    ],
     "certify": [
         ("n=3", "n is 3; expected at least 4"), ("tasks=[nope]", "unknown task"), ("method=nope", "unknown method"),
         ("metric=nope", "unknown metric"), ("reference=nope", "unknown reference"), ("top=0", "top is 0"),
@@ -133,6 +140,7 @@ FREE = {
     *("abilities", "chat", "cross", "working", "system", "template", "separator", "stop", "joint", "fillers"),
     *(
         "held_out",
+        "text",
         "curve",
         "fit",
         "arm",

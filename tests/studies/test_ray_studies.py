@@ -84,6 +84,8 @@ def settings_of(name: str, folders: list[str], data: str) -> dict[str, object]:
         "diff": {"models": folders, "tasks": [data], "methods": ["ablation", "attribution"], "n": 4},
         "backups": {"models": folders, "tasks": [data], "n": 16, "first": 3, "curve": 2, "draws": 2}
         | {"primary": ["L0H1"]},
+        "reach": {"tasks": [data], "methods": ["ablation", "attribution"], "n": 8, "window": 3, "sink": 1}
+        | {"budget": 0.9, "transfer": [], "texts": 0, "points": 3, "draws": 1},
         "certify": {"tasks": [data], "n": 8, "heads": "L0H1,L2H3", "draws": 4, "subsets": 2},
     }[name] | ({} if name in ("circuits", "diff", "backups", "wiring") else {"models": folders[:1]})
 
@@ -105,6 +107,7 @@ def test_a_study_gives_the_same_bytes(name, folders, data, executor, tmp_path, m
 # ---- plans -----------------------------------------------------------------------------------------------
 
 DEPENDS = {
+    "keep_far": "how many key/value heads are needed",
     "make_cards": "how many heads are significant",
     "measure_edges": "which heads are at the top",
     "certify_set": "how large the circuit is",

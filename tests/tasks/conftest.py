@@ -14,8 +14,14 @@ Encode = Callable[[str], list[int]]
 
 @pytest.fixture(scope="session")
 def corpus() -> list[str]:
-    """A small text: a little of every task, and years, so that digits are merged into longer tokens."""
-    texts = [e.prompt + e.target for name in families() for e in task(name, 60, seed=99)]
+    """A small text: a little of every task, and years, so that digits are merged into longer tokens. Tasks of long
+    prompts are left out: their filler would take the room of all other words."""
+    texts = [
+        e.prompt + e.target
+        for name, family in families().items()
+        if "length" not in family.options
+        for e in task(name, 60, seed=99)
+    ]
     return [*texts, *(f"From {year} to {year + 7}." for year in range(1100, 1900, 3))]
 
 

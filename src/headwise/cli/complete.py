@@ -11,7 +11,7 @@ _NAMES = {
     "lists": LISTS,
     "models": ("smollm2", "minilm", "smollm2-sparse", "smollm2-control"),
     "methods": tuple(
-        "ablation attribution direct gating integrated keep nested pattern probe random sensitivity".split()
+        "ablation attribution direct gating integrated keep nested norm pattern probe random sensitivity".split()
     ),
     "references": ("zero", "mean", "position_mean", "resample", "patch", "window"),
 }
