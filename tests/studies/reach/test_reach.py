@@ -117,5 +117,5 @@ def test_the_quick_settings_have_a_budget_above_the_window():
 
     quick = ReachSettings(quick=True).quickened()
     cache = Cache(tuple(Head(0, -1000 - k) for k in range(90)), quick.sink, quick.window)
-    assert quick.lengths == (400,)
+    assert quick.lengths == (300,)
     assert cache.far(quick.budget, quick.length) == 3

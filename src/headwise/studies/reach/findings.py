@@ -21,6 +21,8 @@ SERIES = {
     "random": "random",
     "random_layer": "random, same layers",
 }
+FEWEST_OF_LEVEL = 5
+"""Examples of a level below which its ratio of means says nothing."""
 ANSWERS = 0.8
 """Accuracy below which the task says little about what a model needs."""
 KINDS = {"kv_heads": "key/value heads", "heads": "key/value heads (some of their query heads)"}
@@ -37,7 +39,8 @@ def findings(tables: Tables) -> list[Finding]:
     for names, rows in groups(budgets, "model", "task"):
         found += [*_budget(rows, *names), *_elsewhere(rows, *names)]
     for names, rows in groups(table_of(tables, "families"), "model", "task", "facet"):
-        found += [_families(rows[rows["lo"].notna()], *names)] if rows["lo"].notna().any() else []
+        told = rows[rows["lo"].notna() & (rows["n"] >= FEWEST_OF_LEVEL)]
+        found += [_families(told, *names)] if len(told) else []
     for names, rows in groups(table_of(tables, "text"), "model", "task"):
         found += [_text(rows, *names)]
     return found

@@ -23,14 +23,14 @@ RANKINGS = ("nested", "ablation", "attribution", PATTERN)
 LENGTHS, LENGTHS_ON_CPU = (4000,), (2000,)
 NESTED = {"seeds": 1, "updates": 200}
 NESTED_ON_CPU = {"seeds": 1, "start": "attribution", "rows": 600}
-NESTED_QUICK = {**NESTED_ON_CPU, "rows": 64}
+NESTED_QUICK = {**NESTED_ON_CPU, "rows": 48}
 """Options of the learned ranking that are not given: with long prompts a row takes seconds on a CPU."""
 
 
 class ReachSettings(shared.StudySettings):
     """Settings of the study `reach`."""
 
-    QUICK: ClassVar = {"n": 8, "length": 200, "window": 8, "points": 6, "draws": 1, "texts": 2}
+    QUICK: ClassVar = {"n": 8, "length": 150, "window": 8, "points": 6, "draws": 1, "texts": 2}
 
     tasks: shared.TaskNames = ("needle",)
     """Built-in names, files, or hub:owner/name; prompts longer than sink and window together."""
