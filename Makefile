@@ -74,9 +74,9 @@ scale: $(STAMP)
 	$(BIN)/python benchmarks/scale_page.py
 
 # 10,000 bad inputs: task files, study files, heads, gates, model folders, run folders, command lines. Each must work or
-# be refused in a sentence; HEADWISE_FU1.32.0_SEED=1 makes others.
+# be refused in a sentence; HEADWISE_FUZZ_SEED=1 makes others.
 fuzz: $(STAMP)
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 HEADWISE_FU1.32.0=$${HEADWISE_FU1.32.0:-10000} $(BIN)/pytest tests/fuzz
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 HEADWISE_FUZZ=$${HEADWISE_FUZZ:-10000} $(BIN)/pytest tests/fuzz
 
 # One study killed 50 times at random moments, against the same study left alone.
 survive: $(STAMP)

@@ -4,10 +4,10 @@ Compiled programs (`compiled/`): the heads of the program are the circuit. The u
 the answers right, so that all of them together change little.
 
 SmolLM2: four heads of the last layer, after which no head can react to them, get weights by hand; all others stay as
-they are. A rewritten head
-attends to all tokens alike, reads which word of a pair the prompt has, by a direction that ridge regression finds in
-the residual stream of its layer, and writes it onto the difference of two answer tokens that have nothing to do with
-the words. The certificates are under patching, where all other heads keep what the word does not change.
+they are. A rewritten head attends to all tokens alike, reads which word of a pair the prompt has, by a direction that
+ridge regression finds in the residual stream of its layer (on the prompts of the certificate, so that the heads are
+right on them), and writes it onto the difference of two answer tokens that have nothing to do with the words.
+The certificates are under patching, where all other heads keep what the word does not change.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,9 @@ ANSWERS = {"animals": (" seven", " nine"), "colours": (" north", " west")}
 OTHERS = " the bird saw met liked then and one two big small ran sat he she it".split()
 PATHS = [("animals", 1), ("animals", 0.5), ("colours", 2), ("colours", -0.5)]
 """The pair that each rewritten head serves, and its share; a head with a negative share writes against the answer."""
-LAST, EFFECT, TRAINED = 29, 4.0, 640
+LAST, EFFECT = 29, 4.0
+STEADY, RIDGE = 3.0, 1e-4
+"""What it counts that a reader gives the same in both runs; penalty of its weights."""
 
 
 def word_task(n: int, seed: int = 0) -> Task:
@@ -93,32 +96,36 @@ def word_task(n: int, seed: int = 0) -> Task:
     return Task("rewritten heads", tuple(examples[:n]), "logit_diff")
 
 
-def rewritten(seed: int, device: str) -> tuple[hw.Model, list[hw.Head]]:
+def rewritten(seed: int, n: int, device: str) -> tuple[hw.Model, list[hw.Head]]:
     """SmolLM2 with rewritten heads, and these heads."""
     model = hw.load("smollm2", device=device, dtype="float32")
     hf, tokenizer, draw = model.hf, model.text.tokenizer, random.Random(f"rewritten/{seed}")
     # Three heads share keys and values: each rewritten one takes one of its 64 lanes from the two others.
     heads = sorted(hw.Head(LAST, head) for head in draw.sample(range(9), len(PATHS)))
-    train = word_task(TRAINED, seed=1000 + seed)
     with torch.no_grad():
-        _plant(hf, tokenizer, heads, draw.sample(PATHS, len(PATHS)), train)
+        _plant(hf, tokenizer, heads, draw.sample(PATHS, len(PATHS)), word_task(n), _pooled(n, device))
     return hw.load(hf, tokenizer=tokenizer, name=f"SmolLM2 {seed}"), heads
 
 
 def _plant(
-    hf: Any, tokenizer: Any, heads: Sequence[hw.Head], paths: Sequence[tuple[str, float]], train: Task
+    hf: Any,
+    tokenizer: Any,
+    heads: Sequence[hw.Head],
+    paths: Sequence[tuple[str, float]],
+    task: Task,
+    pooled: torch.Tensor,
 ) -> None:
     """Rewrite what the heads read, then give each the strength with which it makes its share of the effect alone."""
-    size, writers = hf.config.head_dim, []
-    streams = _pooled(hf, tokenizer, sorted({head.layer for head in heads}), train)
+    size, writers, attention = hf.config.head_dim, [], hf.model.layers[LAST].self_attn
+    plain, patched = pooled
+    rows = torch.cat([plain, patched, STEADY * (plain - patched)])
+    ridge = RIDGE * len(rows) * torch.eye(rows.shape[1]).to(rows)
     for head, (pair, share) in zip(heads, paths, strict=True):
-        attention, lane, group = hf.model.layers[head.layer].self_attn, head.head % 3, head.head // 3
-        pooled = streams[head.layer]
-        signs = torch.tensor([_sign(example, pair) for example in train] * 2).to(pooled)
-        ridge = 1e-4 * len(pooled) * torch.eye(pooled.shape[1]).to(pooled)
+        lane, group = head.head % 3, head.head // 3
+        signs = torch.tensor([_sign(example, pair) for example in task] * 2 + [0.0] * len(task)).to(rows)
         attention.q_proj.weight[head.head * size : (head.head + 1) * size] = 0
         attention.v_proj.weight[group * size + lane] = torch.linalg.solve(
-            pooled.T @ pooled + ridge, pooled.T @ signs
+            rows.T @ rows + ridge, rows.T @ signs
         )
         out = attention.o_proj.weight
         for other in range(3 * group, 3 * group + 3):
@@ -127,7 +134,7 @@ def _plant(
         one, two = (tokenizer.encode(word)[0] for word in ANSWERS[pair])
         axis = hf.lm_head.weight[one] - hf.lm_head.weight[two]
         writers.append((out, head.head * size + lane, axis / axis.norm(), pair, share))
-    held, slopes = word_task(32, seed=-1), []
+    held, slopes = task.take(range(32)), []
     before = _differences(hf, tokenizer, held)
     for out, column, axis, pair, _ in writers:
         out[:, column] = 10 * axis
@@ -151,39 +158,41 @@ def _rows(hf: Any, tokenizer: Any, task: Task) -> tuple[torch.Tensor, torch.Tens
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(hf.device), lengths
 
 
-def _pooled(hf: Any, tokenizer: Any, layers: Sequence[int], task: Task) -> dict[int, torch.Tensor]:
-    """Mean over tokens of what the attention of each layer reads `[2E, D]`: plainly, and with all heads patched.
+@lru_cache(maxsize=1)
+def _pooled(n: int, device: str) -> torch.Tensor:
+    """Mean over tokens of what the attention of the last layer reads `[2, E, D]`: plainly, and with all heads patched.
 
     With every head's output replaced by that of the counterfactual, the word of the prompt itself is known only from
-    what no head has moved; a reader that is right in both runs needs no other head.
+    what no head has moved; a reader that is right in both runs, and gives the same in both, needs no other head.
     """
-    ids, lengths = _rows(hf, tokenizer, task)
-    swapped = _rows(
-        hf, tokenizer, Task("", tuple(replace(e, prompt=e.counterfactual) for e in task), "logit_diff")
-    )[0]
-    real = (torch.arange(ids.shape[1], device=hf.device) < lengths[:, None])[..., None]
-    found: dict[int, list[torch.Tensor]] = {layer: [] for layer in layers}
-    outputs: dict[Any, torch.Tensor] = {}
+    model = hw.load("smollm2", device=device, dtype="float32")
+    hf, tokenizer, task = model.hf, model.text.tokenizer, word_task(n)
     projections = [block.self_attn.o_proj for block in hf.model.layers]
+    outputs: dict[Any, torch.Tensor] = {}
+    found: list[list[torch.Tensor]] = [[], []]
 
-    def run(rows: torch.Tensor, module_hook: Any, note: bool) -> None:
-        hooks = [one.register_forward_pre_hook(module_hook) for one in projections]
-        for layer in layers if note else ():
+    def run(rows: torch.Tensor, edit: Any, real: torch.Tensor, note: Any = None) -> None:
+        hooks = [one.register_forward_pre_hook(edit) for one in projections]
+        if note is not None:
+            norm = hf.model.layers[LAST].input_layernorm
             hooks.append(
-                hf.model.layers[layer].input_layernorm.register_forward_hook(
-                    lambda _, args, output, layer=layer: found[layer].append(
-                        (output * real).sum(1) / lengths[:, None]
-                    )
+                norm.register_forward_hook(
+                    lambda _, args, output: note.append((output * real).sum(1) / real.sum(1))
                 )
             )
         hf.model(rows)
         for hook in hooks:
             hook.remove()
 
-    run(ids, lambda module, args: None, note=True)
-    run(swapped, lambda module, args: outputs.__setitem__(module, args[0]), note=False)
-    run(ids, lambda module, args: (outputs[module],), note=True)
-    return {layer: torch.cat(two) for layer, two in found.items()}
+    for start in range(0, len(task), 32):
+        some = task.take(range(start, min(start + 32, len(task))))
+        other = Task("", tuple(replace(e, prompt=e.counterfactual) for e in some), "logit_diff")
+        (ids, lengths), (swapped, _) = _rows(hf, tokenizer, some), _rows(hf, tokenizer, other)
+        real = (torch.arange(ids.shape[1], device=hf.device) < lengths[:, None])[..., None]
+        run(ids, lambda module, args: None, real, found[0])
+        run(swapped, lambda module, args: outputs.__setitem__(module, args[0]), real)
+        run(ids, lambda module, args: (outputs[module],), real, found[1])
+    return torch.stack([torch.cat(one) for one in found])
 
 
 def _differences(hf: Any, tokenizer: Any, task: Task) -> dict[str, float]:
@@ -201,7 +210,7 @@ def smollm2_cases(
     seed: int, n: int, random_sets: int, kinds: dict[str, str], options: dict[str, Any], device: str
 ) -> tuple[Any, list[Case]]:
     """SmolLM2 with rewritten heads and what is asked about it. Random sets meet few draws: most fail check 1 or 2."""
-    model, circuit = rewritten(seed, device)
+    model, circuit = rewritten(seed, n, device)
     draw, task = random.Random(f"cases/{seed}"), word_task(n)
     options = options | {"reference": "patch"}
     quick = options | QUICK

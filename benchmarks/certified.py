@@ -62,7 +62,12 @@ def facilitating() -> list[dict[str, Any]]:
     return found
 
 
-NAMES = {"smollm2": "SmolLM2", "smollm2-sparse": "sparse", "gemma-3-270m-q4_k_m": "Gemma"}
+NAMES = {
+    "smollm2": "SmolLM2",
+    "smollm2-sparse": "sparse",
+    "gemma-3-270m-q4_k_m": "Gemma",
+    "qwen2.5-coder-1.5b-instruct-q4_k_m": "Qwen",
+}
 TASKS = {"greater_than": "Greater Than", "ioi": "IOI", "docstring": "Docstring", "ioi_long": "IOI Long"}
 FACILITATING = "facilitating"
 MARKS = ("<!-- certificates -->", "<!-- /certificates -->")
@@ -87,8 +92,9 @@ def page(folder: Path = GALLERY / "certify") -> str:
 
     lines = ["| | | ablation | published size | smallest size that passes 1 to 3 where it was found |"]
     lines.append("|---|---|---|---|---|")
+    measured = verdicts.index.get_level_values("model")
     for model, name in NAMES.items():
-        for task, title in TASKS.items():
+        for task, title in TASKS.items() if model in measured else ():
             for reference in ("mean", "patch"):
                 cells = [cell(model, task, reference, size) for size in ("smallest", "holds")]
                 lines.append(f"| {name} | {title} | {reference} | {' | '.join(cells)} |")
@@ -117,6 +123,7 @@ def main() -> None:
     parser.add_argument("--task", action="append")
     parser.add_argument("--reference", action="append", choices=("mean", "patch"))
     parser.add_argument("--device", default=None)
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("-n", type=int, default=160, help="examples of a certificate")
     parser.add_argument("--jobs", type=int, default=1, help="processes; several share one GPU")
     parser.add_argument("--out", type=Path, default=GALLERY / "certify")
@@ -142,9 +149,8 @@ def main() -> None:
     ]
     with ProcessPoolExecutor(asked.jobs, get_context("spawn")) as pool:
         began = time.perf_counter()
-        jobs = [
-            pool.submit(certified, row, models[row["model"]], asked.n, asked.device, done) for row in wanted
-        ]
+        how = asked.n, asked.device, asked.dtype, done
+        jobs = [pool.submit(certified, row, models[row["model"]], *how) for row in wanted]
         for job in as_completed(jobs):
             for about, found in job.result():
                 more = {"n": found.n, "heads": " ".join(map(str, found.heads)), "sentence": found.sentence}
@@ -155,11 +161,11 @@ def main() -> None:
 
 
 def certified(
-    row: dict[str, Any], path: str, n: int, device: str | None, done: set[tuple[str, ...]]
+    row: dict[str, Any], path: str, n: int, device: str | None, dtype: str, done: set[tuple[str, ...]]
 ) -> list[tuple[dict[str, Any], Certificate]]:
     """The certificates of one ranking, or of one set, that are not there yet."""
     name, task, reference = key = row["model"], row["task"], row["reference"]
-    model = _loaded(path, name, device)
+    model = _loaded(path, name, device, dtype)
     test = hw.task(task, n, model=model, seed=OTHER_SEED)
     order = [hw.Head.parse(head) for head in row["order"]]
     sizes, problem = {FACILITATING: row["k"]}, ""
@@ -181,8 +187,8 @@ def certified(
 
 
 @lru_cache(maxsize=1)
-def _loaded(path: str, name: str, device: str | None) -> hw.Model:
-    return hw.load(path, name=name, device=device, dtype="float32")
+def _loaded(path: str, name: str, device: str | None, dtype: str) -> hw.Model:
+    return hw.load(path, name=name, device=device, dtype=dtype)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import torch
 
 import headwise as hw
 from headwise import stats
-from headwise.heads.edge import Edge
+from headwise.heads.edges import Edge
 from headwise.model.tokens.encode import pad_right
 from headwise.sweeps.edge_curve import EdgeCurve, edge_curve
 from headwise.sweeps.explained import heads_needed, resampled_needs

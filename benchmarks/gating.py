@@ -40,11 +40,10 @@ from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.model.tokens.encode import batch_of, encode_rows
-from headwise.scores.gates.batches import batches as example_batches
 from headwise.scores.gates.fit import Fit, FitSettings, fit_gates, random_logits, regulariser
-from headwise.scores.gates.gating import FITS, one_fit
+from headwise.scores.gates.gating import FITS, LABELS, one_fit, role_labels
 from headwise.scores.gates.likelihood import GateLikelihood
-from headwise.scores.gates.roles import LABELS, role_labels
+from headwise.scores.gates.row_gradients import batches as example_batches
 from headwise.tasks import Task
 
 RESULTS = Path(__file__).parent / "results"

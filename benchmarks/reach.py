@@ -8,7 +8,8 @@ learned ranking (nested), exact ablation, gradient (all under the reference `win
 answer, random and layer-matched key/value heads. For each: key/value heads at 90 % of the effect with interval; effect,
 log p and accuracy at a cache budget, and the paired difference of the learned ranking to the others. Then, without
 refitting: a longer prompt, `recall_from_context`, plain text. Numbers are saved after each part; parts that no longer
-fit into `--seconds` are left out and named.
+fit into `--seconds` are left out and named. `--rankings RESULT --outside FILE` takes the rankings of an earlier result
+with the same settings, and measures these and those of the file at the budget, all in one run.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 import headwise as hw
 from common import RESULTS, about, write
 from headwise import stats
-from headwise.heads import Order
+from headwise.heads import Head, Order
 from headwise.studies.reach.kept import (
     GROUPS,
     UNITS,
@@ -36,7 +37,7 @@ from headwise.studies.reach.kept import (
     far_points,
     measure_kept,
 )
-from headwise.studies.reach.texts import text_task
+from headwise.studies.reach.study import text_task
 
 THRESHOLD = 0.9
 LEARNED, ATTENTION, RANDOM, MATCHED = "nested", "attention mass", "random", "random_layer"
@@ -54,7 +55,9 @@ class Bench:
         self.orders: dict[str, dict[str, Order]] = {}
         self.result: dict[str, Any] = about(self.model.device, self.model.dtype_name) | {
             "model": self.model.name,
-            "settings": {k: v for k, v in vars(args).items() if k not in ("out", "model", "outside")},
+            "settings": {
+                k: v for k, v in vars(args).items() if k not in ("out", "model", "outside", "rankings")
+            },
             "key_value_heads": len(self.cache.groups),
             "left_out": [],
         }
@@ -101,13 +104,30 @@ class Bench:
         seen = hw.score(self.model, self.found, "pattern", kind="retrieval", progress=False)
         orders[ATTENTION] = by_group(self.model, seen) if unit == GROUPS else seen.order()
         seconds[ATTENTION] = round(time.perf_counter() - began, 2)
-        if unit == GROUPS and self.args.outside:
-            for name, rows in json.loads(Path(self.args.outside).read_text()).items():
-                values = np.array(rows)
-                orders[name] = sorted(self.cache.groups, key=lambda group, v=values: -v[group.cell])
-        self.orders[unit] = orders
+        self.orders[unit] = orders | (self.outside() if unit == GROUPS else {})
         first = {name: [str(head) for head in order[:32]] for name, order in orders.items()}
         return {"ranking_seconds": seconds, "first": first}
+
+    def outside(self) -> dict[str, Order]:
+        """The rankings of another tool."""
+        orders = {}
+        listed = json.loads(Path(self.args.outside).read_text()) if self.args.outside else {}
+        for name, rows in listed.items():
+            values = np.array(rows)
+            orders[name] = sorted(self.cache.groups, key=lambda group, v=values: -v[group.cell])
+        return orders
+
+    def beside(self) -> dict[str, Any]:
+        """The rankings of an earlier result, which has their first heads, and those from outside, at the budget."""
+        before = json.loads(self.args.rankings.read_text())[f"ranking {GROUPS}"]["first"]
+        orders = {name: [Head.parse(head) for head in first] for name, first in before.items()}
+        self.orders[GROUPS] = {
+            name: [*first, *(head for head in self.cache.groups if head not in first)]
+            for name, first in orders.items()
+        } | self.outside()
+        budget = self.cache.far(self.args.budget, self.args.length)
+        first = {name: [str(head) for head in order[:budget]] for name, order in self.orders[GROUPS].items()}
+        return {"first": first} | self.at(GROUPS, self.tested, self.args.length, {"budget": budget})
 
     # ---- curves ----------------------------------------------------------------------------------------
 
@@ -165,7 +185,7 @@ class Bench:
                     m: [k for n, k in kept.items() if n == series or n.startswith(f"{series} ")]
                     for m, kept in by_metric.items()
                 }
-                if not all(count in one.curve.k for one in these["metric"]):
+                if not these["metric"] or not all(count in one.curve.k for one in these["metric"]):
                     continue
                 place = [int(np.flatnonzero(one.curve.k == count)[0]) for one in these["metric"]]
                 examples[series] = {
@@ -304,11 +324,15 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--text", default="sentences", help="a text file")
     parser.add_argument("--outside", help="JSON: name -> scores [layers][key/value heads] of another tool")
+    parser.add_argument("--rankings", type=Path, help="take the rankings of this result; no other parts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=235)
     parser.add_argument("--out", type=Path, default=RESULTS / "reach.json")
     args = parser.parse_args()
     bench = Bench(args)
+    if args.rankings:
+        bench.part("beside", 0, bench.beside)
+        return
     for unit in args.units:
         bench.part(f"ranking {unit}", 50, bench.rank, unit)
         if unit in bench.orders:

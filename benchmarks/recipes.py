@@ -21,25 +21,23 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import headwise as hw
-from common import about, timed
+from common import about, tf32, timed
 from headwise.errors import HeadwiseError
 from headwise.files import replacing
 from headwise.heads import COMPONENTS, keep_gates, ones
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
-from headwise.scores.gates.batches import batches
+from headwise.scores.gates.row_gradients import batches
 from headwise.scores.nested.fit import NestedFit, fit_orders, row_losses
 from headwise.scores.nested.problem import Problem, grid_sizes, mask_gradient, soft_masks
 from headwise.sweeps.mib import FRACTIONS
@@ -246,9 +244,7 @@ OURS: dict[str, dict[str, Any]] = {
     "nested track": {"objective": "track"},
     "nested below=1": {"below": 1.0},
     # What others do, one thing at a time, as options of ours.
-    "nested most, uniform": {"objective": "most", "sizes": "uniform"},
-    "nested most, uniform, soft": {"objective": "most", "sizes": "uniform", "hard": 1.0, "temperature": (0.5, 0.5)},
-    "nested below=1, uniform": {"below": 1.0, "sizes": "uniform"},
+    "nested most, soft": {"objective": "most", "hard": 1.0, "temperature": (0.5, 0.5)},
     "nested most, start": {"objective": "most", "start": "integrated"},
     "nested below=1, start": {"below": 1.0, "start": "integrated"},
 }  # fmt: skip
@@ -268,7 +264,7 @@ class Part:
 
 
 _SAME = ("mattr", "mattr log", "ugs", "node pruning")
-_AREAS = ("nested most", "nested below=1", "nested", "nested most, uniform", "nested below=1, uniform")
+_AREAS = ("nested most", "nested below=1", "nested")
 PARTS = {
     "ours": Part("patch", COMPONENTS, SIMPLE[1:], (), _AREAS[:2]),
     "patch": Part("patch", COMPONENTS, SIMPLE[1:], _SAME, _AREAS),
@@ -279,7 +275,7 @@ PARTS = {
         COMPONENTS,
         (),
         ("mattr cmd", "ugs most", "node pruning most"),
-        ("nested most, uniform, soft", "nested most, start", "nested below=1, start"),
+        ("nested most, soft", "nested most, start", "nested below=1, start"),
     ),
 }
 USUAL = ("patch", "mean", "exact", "more")
@@ -427,18 +423,6 @@ def input_path(model: Model, found: Task, part: Part, steps: int) -> tuple[np.nd
 # ---- one pair of model and task -----------------------------------------------------------------------
 
 
-@contextmanager
-def tf32(model: Model) -> Iterator[None]:
-    """Training on a GPU takes TF32 products; everything that is reported is measured in float32."""
-    before = torch.get_float32_matmul_precision()
-    if model.device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def mib_sizes(total: int) -> list[int]:
     """MIB's numbers of components that are kept."""
     return [int(fraction * total) for fraction in FRACTIONS]
@@ -495,7 +479,7 @@ def ranked_by_all(
     engine = Engine(model, found, metric_named(found.metric), **how)
     problem = Problem.of(engine, model.layout(part.components).exists, 0.25, 0)
     others = replace(problem)  # with recordings of its own, of updates of another size
-    with tf32(model):
+    with tf32(model.device):
         if part.recipes:
             attempt(part.recipes, lambda: trained(others, part.recipes, seeds, args.rows))
         for name in part.ours:

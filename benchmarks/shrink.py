@@ -27,7 +27,7 @@ from headwise.heads import mask_gates
 from headwise.model.load.export import heads_to_cut
 from headwise.model.load.shrink import counts, sizes
 from headwise.sparsify.data import read_text
-from headwise.tasks.plain_text import passages
+from headwise.tasks.plain_text import WORDS, passages
 
 RANKED, KINDS = ("nested", "attribution", "magnitude"), ("heads", "kv_heads")
 HOW: dict[str, Any] = {"metric": "mean_logprob", "progress": False}
@@ -46,7 +46,9 @@ def orders(model: Any, task: Any, kind: str, asked: argparse.Namespace) -> tuple
     """Ranking -> order, and the seconds of the learned one."""
     began = time.perf_counter()
     how: dict[str, Any] = {"components": [kind], "progress": False}
-    nested = hw.score(model, task, "nested", updates=asked.updates, seeds=asked.seeds, checks=5, **how)
+    fit = {"rows": asked.rows} if asked.rows else {"updates": asked.updates}
+    fit |= {"seeds": asked.seeds, "checks": 5, "start": asked.start}
+    nested = hw.score(model, task, "nested", **fit, **how)
     seconds = round(time.perf_counter() - began, 1)
     print(f"{kind}: nested ranking in {seconds} s", flush=True)
     found = {"nested": nested.order(), "attribution": hw.score(model, task, "attribution", **how).order()}
@@ -96,7 +98,10 @@ def main() -> None:
     parser.add_argument("--rank-on", type=Path, required=True)
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--passages", type=int, default=128, help="of each text")
+    parser.add_argument("--words", type=int, default=WORDS, help="of a passage")
     parser.add_argument("--updates", type=int, default=150)
+    parser.add_argument("--rows", type=int, help="of the learned ranking, instead of updates: for a CPU")
+    parser.add_argument("--start", default="zero", help="of the learned ranking: zero or attribution")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--device", default="cpu")
@@ -105,7 +110,9 @@ def main() -> None:
 
     model = hw.load(asked.model, device=asked.device, dtype="float32")
     quick = hw.load(asked.model, device=asked.device, dtype="bfloat16") if "cuda" in asked.device else model
-    found_on, tested = (passages(read_text(p), asked.passages, p.name) for p in (asked.rank_on, asked.text))
+    found_on, tested = (
+        passages(read_text(p), asked.passages, p.name, asked.words) for p in (asked.rank_on, asked.text)
+    )
     setting = {name: getattr(value, "name", value) for name, value in vars(asked).items()}
     result: dict[str, Any] = {**about(asked.device), "setting": setting, "rows": [], "seconds_of_nested": {}}
     for kind in KINDS:

@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import sys
+from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -146,3 +147,15 @@ def png_alone():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headwise.charts.style.FORMATS", ("png",))
         yield
+
+
+@pytest.fixture
+def benchmarks_on_path(monkeypatch):
+    """Modules of benchmarks/ can be imported, and are gone afterwards."""
+    folder = str(Path(__file__).parents[1] / "benchmarks")
+    monkeypatch.syspath_prepend(folder)
+    yield
+    for name in [
+        n for n, module in sys.modules.items() if str(getattr(module, "__file__", "")).startswith(folder)
+    ]:
+        del sys.modules[name]

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -187,3 +187,28 @@ def recorded(model, text: str) -> dict[int, torch.Tensor]:
     with HeadsByHook(model, note):
         plain_logits(model, model.tokens(text))
     return seen
+
+
+def cut_short(monkeypatch, module, name: str, at: int, carry_out) -> list[tuple]:
+    """Interrupt a run in call number `at` of a function of a module; gives the arguments of all its calls, as they
+    come."""
+    real, calls = getattr(module, name), []
+
+    def breaks(*args, **options):
+        calls.append((args, options))
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return real(*args, **options)
+
+    monkeypatch.setattr(module, name, breaks)
+    with suppress(KeyboardInterrupt):
+        carry_out()
+    assert len(calls) == at
+    return calls
+
+
+def assert_same_tables(names, one: Path, two: Path) -> None:
+    """Two runs have the same bytes in these tables."""
+    for name in names:
+        tables = [(run / f"tables/{name}.parquet").read_bytes() for run in (one, two)]
+        assert tables[0] == tables[1], name

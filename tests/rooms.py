@@ -31,9 +31,9 @@ ROOM_OF: dict[str, str] = {
     "stats": "stats", "tables": "tables", "charts": "charts", "heads": "heads", "tasks": "tasks", "model": "model",
     "metrics": "metrics", "scores": "scores", "cards": "cards", "sweeps": "sweeps", "certificates": "certificates",
     "studies": "studies", "runs": "runs",
-    "studies/*/charts.py": "study pages", "studies/*/findings.py": "study pages",
+    "studies/*/section.py": "study pages", "studies/*/findings.py": "study pages",
     "report": "report", "explorer": "explorer", "sparsify": "sparsify", "cli": "cli",
-    "arguments.py": "registry", "settings.py": "registry", "several.py": "registry", "progress.py": "files",
+    "arguments.py": "registry", "settings.py": "registry", "progress.py": "files",
     "harness.py": "cli", "mcp": "cli", "comparing.py": "cli", "display.py": "files", "names.py": "files",
     "register.py": "public",
 }  # fmt: skip
@@ -79,7 +79,7 @@ DRAWING = frozenset({"plot", "_repr_png_"})
 def room(path: str) -> str:
     """The room of a file, given below src/headwise.
 
-    >>> room("model/engine.py"), room("studies/masking/charts.py"), room("studies/masking/study.py")
+    >>> room("model/engine.py"), room("studies/masking/section.py"), room("studies/masking/study.py")
     ('model', 'study pages', 'studies')
     """
     parts = path.split("/")

@@ -94,7 +94,7 @@ def wrapped(call, ran):
         (lambda m, t: hw.generate(m, "the cat", stop=[3]), r"stop is \[3\]"),
         (lambda m, t: hw.generate(m, "the cat", gates=[[True]]), r"shape \(1, 1\) do not fit"),
         (lambda m, t: hw.attention(m, [None]), r"prompt 1 is None; give texts"),
-        (lambda m, t: hw.patch(m, "the cat", "the dog", "L0H0", positions=1.5), "positions has 1.5"),
+        (lambda m, t: hw.patch(m, "the cat", "the dog", "L0H0", positions=1.5), "positions is 1.5"),
         (lambda m, t: hw.patch(m, 3, "the dog", "L0H0"), "3 was given"),
         (lambda m, t: hw.edges(m, t, into=[3]), "3"),
         (lambda m, t: hw.compare(3), "3 was given"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import importlib
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -18,15 +17,7 @@ from headwise.model.measure.engine import Engine
 from headwise.model.tokens.encode import batch_of
 from helpers import REPOSITORY, word_task
 
-
-@pytest.fixture(autouse=True)
-def benchmarks_on_path(monkeypatch):
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
-    yield
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(REPOSITORY / "benchmarks")):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("benchmarks_on_path")
 
 
 def test_the_pages_are_what_the_script_writes_from_the_results():

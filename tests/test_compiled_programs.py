@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 
 import numpy as np
 import pytest
@@ -19,12 +18,7 @@ FOLDER = REPOSITORY / "tests" / "compiled_programs"
 NAMES = ("count_a", "induction_abcd", "sum_1_2")
 
 
-@pytest.fixture(autouse=True)
-def benchmarks_on_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
-    yield
-    for name in [name for name in sys.modules if name.split(".")[0] == "compiled"]:
-        del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("benchmarks_on_path")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,17 +76,21 @@ def test_direct_attribution_of_a_model_without_norms_is_head_times_unembedding()
     np.testing.assert_allclose(scored.values[0], torch.stack(expected).mean(0), atol=1e-5)
 
 
-def test_a_learned_ranking_keeps_the_exact_one_it_started_from_where_there_is_no_slope():
+def test_where_slopes_are_zero_the_exact_ranking_replaces_a_learned_one_that_it_beats(monkeypatch):
     from compiled.known import programs
     from compiled.measure import auroc
 
     (one,) = programs(["count_of_back_1"], FOLDER)
     used = np.array([head in one.heads for head in one.model.heads()])
-    options = {"seeds": 1, "updates": 60, "progress": False}
-    learned = hw.score(one.model, one.task, "nested", start="ablation", **options)
-    assert auroc(learned.values[one.model.exists], used) == 1
-    alone = hw.score(one.model, one.task, "nested", **options)
-    assert auroc(alone.values[one.model.exists], used) < 1
+
+    def found(seeds=1, **options):
+        scores = hw.score(one.model, one.task, "nested", seeds=seeds, updates=60, progress=False, **options)
+        return auroc(scores.values[one.model.exists], used), scores.details.get("exact")
+
+    assert found(seeds=2) == (1, [0, 1])
+    assert found(start="ablation") == (1, None)
+    monkeypatch.setattr("headwise.scores.nested.nested.FLAT", 1)
+    assert found()[0] < 1
 
 
 def test_auroc_and_average_precision_are_those_of_a_slow_count():

@@ -14,7 +14,7 @@ from headwise.charts.section import SECTIONS
 from headwise.cli.app import app
 from headwise.metrics.logits import METRICS
 from headwise.model.measure.references import REFERENCES
-from headwise.scores.edges.registry import EDGE_METHODS
+from headwise.scores.edges.score import EDGE_METHODS
 from headwise.scores.registry import METHODS
 from headwise.studies.base import STUDIES
 from headwise.tasks.registry import FAMILIES

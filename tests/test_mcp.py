@@ -7,18 +7,24 @@ import subprocess
 import sys
 from contextlib import asynccontextmanager
 from http.client import HTTPConnection
+from pathlib import Path
 from urllib.parse import urlsplit
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 import headwise as hw
 from headwise.cli.app import app
 from headwise.errors import HeadwiseError
+from headwise.model.verify.tiny import tiny_model
+from headwise.tasks.builtin.induction import WORDS
+from helpers import make_word_tokenizer
 
 pytest.importorskip("mcp", reason="the MCP SDK is not installed: pip install 'headwise[mcp]'")
 anyio = pytest.importorskip("anyio")
 
+GALLERY = Path(__file__).parent.parent / "gallery"
 HEADS = ["L23H3", "L20H0", "L29H1", "L17H4"]
 
 
@@ -52,10 +58,10 @@ def test_a_client_goes_from_the_task_to_the_certificate_and_gets_the_numbers_of_
     find, test = hw.task("ioi", 32, model=smollm2).halves()
 
     async def session():
-        steps = []
+        told = []
 
-        async def progress(done, total, message):
-            steps.append(done)
+        async def progress(seconds, total, message):
+            told.append((seconds, message))
 
         async with connected("--runs", tmp_path / "runs", "--device", "cpu") as client:
             listed = await answer(client, "list_models")
@@ -68,13 +74,13 @@ def test_a_client_goes_from_the_task_to_the_certificate_and_gets_the_numbers_of_
             found = done.structured_content
             here = hw.score(smollm2, find, "attribution", progress=False)
             top = here.table().nlargest(1, "score").iloc[0]
-            assert found["heads"][0]["head"] == f"L{int(top['layer'])}H{int(top['head'])}"
-            assert found["heads"][0]["score"] == pytest.approx(top["score"], rel=1e-4)
-            assert (found["of"], found["n"]) == (270, 16)
-            assert steps == sorted(steps)
-            assert steps
+            assert found["rows"][0]["head"] == f"L{int(top['layer'])}H{int(top['head'])}"
+            assert found["rows"][0]["score"] == pytest.approx(top["score"], rel=1e-4)
+            assert (found["of"], found["n"], found["notices"]) == (270, 16, [])
+            assert told[0][1] == "0 s, 0 steps done"  # at once, and never less than before
+            assert [seconds for seconds, _ in told] == sorted({seconds for seconds, _ in told})
 
-            card = await answer(client, "card", head=found["heads"][0]["head"], task="ioi", n=4)
+            card = await answer(client, "card", head=found["rows"][0]["head"], task="ioi", n=4)
             assert card["tables"]["scores"]
             looked = card["tables"][
                 "attention"
@@ -86,18 +92,26 @@ def test_a_client_goes_from_the_task_to_the_certificate_and_gets_the_numbers_of_
                 assert rows[0]["query"] > 8
             answers = [row for row in card["tables"]["tokens"] if row["kind"] == "foil"]
             assert {row["example"] for row in answers} == {0, 1, 2, 3}
-            assert any("wrong answer" in note for note in card["notes"])
+            assert any("wrong answer" in words for words in card["words"])
             measured = await answer(client, "measure", task="ioi", ablate=HEADS, n=32, controls=3)
             lost = hw.measure(smollm2, test, ablate=HEADS, progress=False)
             assert measured["effect"] == pytest.approx(lost.effects.mean(), rel=1e-4)
-            assert (len(measured["controls"]), measured["larger"]) == (3, 0)
+            assert (len(measured["controls"]), measured["as_good"]) == (3, 0)
             verdict = await answer(client, "certify", task="ioi", heads=HEADS, n=32)
             same = hw.certify(smollm2, test, HEADS, quick=True, progress=False)
             assert (verdict["verdict"], verdict["sentence"]) == (same.verdict, same.sentence)
 
-            edges = await answer(client, "edges", into="L23H3", task="ioi", n=4, top=5)
-            assert len(edges["tables"]["edges"]) == 5
-            assert "a lone edge needs" in edges["notes"][0]
+            few = {"task": "ioi", "n": 8, "reference": "zero"}
+            for _ in range(
+                2
+            ):  # a sentence that headwise says once is said in every answer that it is true of
+                edges = await answer(client, "edges", into=["L23H3"], top=5, **few)
+                assert "a lone edge needs" in edges["notices"][0]
+            assert len(edges["rows"]) == 5
+            lost = await answer(client, "measure", ablate=["L23H3"], task="ioi", n=8)
+            assert lost["notices"] == [
+                "heads are replaced by their mean output over 4 examples; a steady mean needs 16"
+            ]
             texts = await answer(client, "generate", prompts=["The capital of France is"], max_new_tokens=4)
             assert "Paris" in texts["texts"][0]
             opened = await answer(client, "open_run", name="ioi", table="scores")
@@ -116,6 +130,90 @@ def test_a_client_goes_from_the_task_to_the_certificate_and_gets_the_numbers_of_
                     client, "generate", prompts=["The capital of France is"], max_new_tokens=1
                 )
             assert again["texts"]
+
+    anyio.run(session)
+
+
+def test_every_tool_answers_on_a_small_model_with_the_numbers_of_python_and_every_notice(tmp_path):
+    tokenizer, place = make_word_tokenizer(WORDS), tmp_path / "tiny"
+    tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512).save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    model = hw.load(place, device="cpu")
+    find, test = hw.task("induction", 24, model=model).halves()
+    few = "heads are replaced by their mean output over 12 examples; a steady mean needs 16"
+    how = {"task": "induction", "n": 24}
+
+    async def session():
+        async with connected("--model", f"tiny={place}", "--device", "cpu") as client:
+            preview = await answer(client, "task_preview", task="induction", n=8)
+            assert len(preview["examples"]) == 3
+            for reference, notices in (("zero", []), ("mean", [few])):
+                found = await answer(
+                    client, "edges", into=["L3H1"], method="exact", reference=reference, **how
+                )
+                here = hw.edges(model, find, "exact", into="L3H1", reference=reference, progress=False)
+                largest = here.top(1).table().iloc[0]
+                assert found["rows"][0]["sender"] == largest["sender"]
+                assert found["rows"][0]["score"] == pytest.approx(largest["score"], rel=1e-4)
+                assert [said for said in found["notices"] if "steady mean" in said] == notices
+                card = await answer(client, "card", head="L3H1", half="find", reference=reference, **how)
+                same = hw.card(model, "L3H1", find, reference=reference, progress=False).table("scores")
+                scores = [row["score"] for row in card["tables"]["scores"]]
+                assert scores == pytest.approx(same["score"].tolist(), rel=1e-4)
+                assert (card["n"], card["reference"], card["half"]) == (12, reference, "find")
+            lost = await answer(client, "measure", keep=[], controls=1, reference="patch", **how)
+            plain = hw.measure(model, test, keep=[], reference="patch", progress=False)
+            assert lost["effect"] == pytest.approx(plain.effects.mean(), rel=1e-4)
+            kept = await answer(client, "measure", keep=["L3H1", "L0H2"], controls=4, **how)
+            assert kept["as_good"] == sum(left <= kept["effect"] for left in kept["controls"])  # less is lost
+            gone = await answer(client, "measure", ablate=["L3H1", "L0H2"], controls=4, **how)
+            assert gone["as_good"] == sum(lost >= gone["effect"] for lost in gone["controls"])
+            assert (kept["keep"], kept["ablate"], gone["ablate"]) == (
+                ["L3H1", "L0H2"],
+                None,
+                ["L3H1", "L0H2"],
+            )
+            verdict = await answer(client, "certify", heads=["L3H1", "L0H2"], **how)
+            same = hw.certify(model, test, ["L3H1", "L0H2"], quick=True, progress=False)
+            assert verdict["sentence"] == same.sentence
+            assert few in verdict["notices"]
+            texts = await answer(client, "generate", prompts=["red blue"], max_new_tokens=2)
+            assert len(texts["texts"]) == 1
+
+    anyio.run(session)
+
+
+@pytest.mark.slow
+@pytest.mark.bundled
+def test_numbers_of_the_gallery_come_out_of_the_tools():
+    """The calls of the section "The same numbers by other ways" of gallery/README.md; the files were made on a GPU."""
+    edges = pd.read_csv(GALLERY / "wiring" / "smollm2-edges.csv").query("model == 'smollm2'")
+    groups = pd.read_csv(GALLERY / "backups" / "smollm2-groups.csv")
+    circuits = pd.read_csv(GALLERY / "circuits" / "circuits.csv").query("model == 'smollm2'")
+
+    async def session():
+        async with connected("--device", "cpu") as client:
+            found = await answer(
+                client,
+                "edges",
+                **{"task": "ioi", "into": ["logits", "L24H4.Q"], "out_of": ["L23H3", "L29H1", "L24H4"]},
+                **{"method": "exact", "reference": "patch", "n": 32, "half": "test"},
+            )
+            assert found["of"] == 4
+            for row in found["rows"]:
+                (known,) = edges[
+                    (edges["sender"] == row["sender"]) & (edges["receiver"] == row["receiver"])
+                ].itertuples()
+                assert row["score"] == pytest.approx(known.score, abs=0.002)
+                assert (row["lo"], row["hi"]) == pytest.approx((known.lo, known.hi), abs=0.002)
+            group = groups[groups["heads"] == "L19H2 L20H0 L24H4"].iloc[0]
+            lost = await answer(client, "measure", task="ioi", ablate=group["heads"].split(), n=128)
+            assert lost["effect"] == pytest.approx(group["joint"], abs=0.002)
+            nothing = await answer(client, "measure", task="greater_than", keep=[], n=160, reference="patch")
+            known = circuits[(circuits["task"] == "greater_than") & (circuits["reference"] == "patch")].iloc[
+                0
+            ]
+            assert nothing["effect"] == pytest.approx(known["effect"], abs=0.002)
 
     anyio.run(session)
 
@@ -152,7 +250,7 @@ def malformed():
         ("certify", {"task": "ioi"}),
         ("no_such_tool", {}),
         ("score", {"task": "hub:a/b"}),
-        ("edges", {"into": "L1H1", "task": "ioi", "reference": "patch"}),  # edges have no such argument
+        ("edges", {"into": ["L1H1"], "task": "ioi", "positions": "last"}),  # edges have no such argument
     ]
     return [*further, *calls[:: max(1, len(calls) // 45)]][:50]
 
@@ -181,6 +279,11 @@ def test_fifty_malformed_calls_are_refused_in_words_without_loading_a_model(tmp_
                 )
             with pytest.raises(MCPError):
                 await client.read_resource("headwise://runs/..%2F..%2Fetc/report")
+            done = await client.call_tool("score", {"task": "ioi", "refrence": "zero"})
+            assert "unknown argument of score 'refrence'; did you mean 'reference'?" in done.content[0].text
+            for tool in (await client.list_tools()).tools:
+                assert tool.input_schema["additionalProperties"] is False
+                assert tool.description
             done = await client.call_tool("score", {"task": "ioi", "n": 8})  # all is right but the model
             assert done.is_error
             assert "missing-model" in done.content[0].text
@@ -190,7 +293,8 @@ def test_fifty_malformed_calls_are_refused_in_words_without_loading_a_model(tmp_
 
 
 def test_the_sdk_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mcp.server", None)
+    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
+    monkeypatch.delitem(sys.modules, "headwise.mcp.server", raising=False)
     ended = CliRunner().invoke(app, ["mcp"])
     assert isinstance(ended.exception, HeadwiseError)
     assert "pip install 'headwise[mcp]'" in str(ended.exception)

@@ -125,3 +125,37 @@ def test_no_machine_of_ours_is_named():
         if name.endswith((".py", ".md", ".toml", ".txt", ".cff", ".yaml", "Makefile")):
             text = (REPOSITORY / name).read_text(encoding="utf-8")
             assert "/wor" + "k/" not in text, name
+
+
+def test_without_torch_python_and_the_command_line_say_what_to_install():
+    calls = ("import headwise as hw; hw.load('smollm2')", "from headwise.cli.app import main; main()")
+    for call in calls:
+        code = f"import sys; sys.modules['torch'] = None; sys.argv = ['headwise', 'check', 'smollm2']; {call}"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "headwise needs the package torch" in done.stderr
+        assert "-m pip install torch" in done.stderr.strip().splitlines()[-1]
+        assert done.returncode == (1 if call is calls[0] else 2)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_type_checker_knows_the_public_names(tmp_path):
+    """mypy on a script of a user, with the settings of mypy alone."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import headwise as hw\n"
+        "found = hw.sweep.mib(hw.load('smollm2'), 'ioi', hw.Scores.load('scores'))\n"
+        "hw.sweep(hw.load('smollm2'), 'ioi', no_such_option=1)\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--ignore-missing-imports",
+        "--follow-imports=silent",
+        str(script),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert len(errors) == 1, done.stdout
+    assert 'script.py:3: error: Unexpected keyword argument "no_such_option"' in errors[0]

@@ -88,18 +88,30 @@ STUDY = """
 """
 
 
+def test_the_help_of_a_plug_ins_study_lists_its_settings(tmp_path):
+    file = tmp_path / "layers.py"
+    settings = "class Mine(StudySettings):\n        depth: int = 7\n        'How deep.'\n\n    @study("
+    file.write_text(
+        textwrap.dedent(STUDY.replace("@study(", settings).replace("settings=StudySettings", "settings=Mine"))
+    )
+    done = _headwise(tmp_path, "run", "layers", "--help", HEADWISE_PLUGINS=str(file))
+    assert "Settings of the study layers" in done.stdout, done.stderr
+    assert "depth\t7\tHow deep." in done.stdout
+
+
 def test_a_run_of_an_absent_plug_in_is_refused_by_name_and_its_command_names_the_plug_in(tmp_path):
     file = tmp_path / "my layers.py"
     file.write_text(textwrap.dedent(STUDY))
     run = tmp_path / "run"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HEADWISE_PLUGINS": str(file)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HEADWISE_PLUGINS": file.name}
     code = (
         "from headwise.runs import RunFolder\n"
         "from headwise.studies.run import Run\n"
         f"with RunFolder({str(run)!r}, study='layers', settings={{'models': []}}, fingerprints={{}}) as folder:\n"
         "    Run(None, None, folder).write_tables()\n"
     )
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    # Named by a relative path, which the command to repeat must not have: it holds in one folder alone.
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=tmp_path)
     for command in ("report", "verify"):
         done = _headwise(tmp_path, command, str(run))
         assert done.returncode == 2, done.stderr

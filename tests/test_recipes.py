@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 import time
 
 import numpy as np
@@ -13,14 +12,7 @@ import headwise as hw
 from headwise.model.verify.tiny import tiny_model
 from helpers import REPOSITORY, make_word_tokenizer, word_task
 
-
-@pytest.fixture(autouse=True)
-def benchmarks_on_path(monkeypatch):
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
-    yield
-    for name in list(sys.modules):
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(REPOSITORY / "benchmarks")):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("benchmarks_on_path")
 
 
 def by_mask(recipe, masks):

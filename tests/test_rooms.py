@@ -64,7 +64,7 @@ def test_every_file_stands_in_a_room_that_has_arrows():
 
 def test_the_longest_path_decides_the_room():
     assert rooms.room("studies/masking/study.py") == "studies"
-    assert rooms.room("studies/masking/charts.py") == "study pages"
+    assert rooms.room("studies/masking/section.py") == "study pages"
     assert rooms.room("errors.py") == "errors"
     with pytest.raises(KeyError, match="stands in no room"):
         rooms.room("attic/box.py")

@@ -5,22 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
 
 from helpers import REPOSITORY
 
-
-@pytest.fixture(autouse=True)
-def benchmarks_on_path(monkeypatch):
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
-    yield
-    for name in set(sys.modules) - before:
-        if name.startswith("same_numbers"):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("benchmarks_on_path")
 
 
 def job(name="score/a", **about):

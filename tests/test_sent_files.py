@@ -16,7 +16,7 @@ import headwise as hw
 from headwise.cli.app import app
 from headwise.errors import HeadwiseError
 from headwise.heads.heads_file import load_order
-from headwise.model.load.gguf_header import read_header
+from headwise.model.load.gguf import read_header
 from headwise.model.tokens.text import check_growth
 from headwise.model.verify.tiny import tiny_model
 from headwise.stats import smallest_p, too_few

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.cli.running import default_folder
+from headwise.cli.run import default_folder
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, replacing, user_path
 from helpers import REPOSITORY

@@ -9,7 +9,7 @@ import pytest
 from headwise.metrics import metric, metrics, text_metric, text_metrics
 from headwise.scores.registry import method, methods
 from headwise.studies.base import studies
-from headwise.studies.settings.described import described
+from headwise.studies.settings.shared import described
 from helpers import REPOSITORY
 
 PHRASES = [

@@ -61,8 +61,7 @@ STUDIES: dict[str, dict[str, Any]] = {
         "seeds": 2,
         "fit.updates": 3,
         "fit.batch": 4,
-        "fit.keep": 1,
-        "ks": [0, 1, 2, 4],
+        "k": [0, 1, 2, 4],
         "random_sets": 6,
         "held_out": 4,
     },
@@ -75,7 +74,7 @@ STUDIES: dict[str, dict[str, Any]] = {
         "answer": "text",
         "cross": True,
         "intervene": ["amplify", "shift"],
-        "new_tokens": 4,
+        "max_new_tokens": 4,
     },
     "prompts": {
         "data": ["questions"],
@@ -86,6 +85,9 @@ STUDIES: dict[str, dict[str, Any]] = {
         "max_new_tokens": 6,
         "conditions": ["none", "meaningless", "meaningful", "arm"],
     },
+    "backups": {"data": ["even"], "n": 8},
+    "wiring": {"data": ["even"], "n": 6},
+    "certify": {"data": ["even"], "n": 8, "quick": True},
     "contrast": {
         "pairs": {f"pair {n}": {s: f"pair-{n}-{s}" for s in ("keep", "lose")} for n in range(3)},
         "seeds": 2,
@@ -94,7 +96,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     },
 }
 """Small settings of every study; a study that is listed and not here is a job that fails."""
-TEXT_SETTINGS = {"data": ["labelled"], "n": 4, "k": [2], "draws": 1, "layer_matched": [], "new_tokens": 3}
+TEXT_SETTINGS = {"data": ["labelled"], "n": 4, "k": [2], "draws": 1, "layer_matched": [], "max_new_tokens": 3}
 """Of `masking`, the way to every text metric."""
 STUDY_MODELS = ("llama-float64", "gptj-float32")
 FITTED_STUDIES = ("roles", "contrast")

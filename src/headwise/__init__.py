@@ -11,33 +11,37 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from headwise._version import __version__ as __version__
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, naming_packages
 
 if TYPE_CHECKING:
-    from headwise import register
-    from headwise.cards import card
-    from headwise.certificates.certify import certify
-    from headwise.comparing import compare
-    from headwise.explorer.explorer import explore
-    from headwise.harness import lm_eval
-    from headwise.heads import Edges, Head, Scores
-    from headwise.model.attention.attention import attention
-    from headwise.model.generation.generate import generate
-    from headwise.model.load.export import export
-    from headwise.model.load.load import load
-    from headwise.model.measure.patching import patch
-    from headwise.model.model import Model
-    from headwise.report.opened import open_run
-    from headwise.scores import score
-    from headwise.scores.difference import diff
-    from headwise.scores.edges import edges
-    from headwise.scores.interactions.interactions import interactions
-    from headwise.scores.lens import lens
-    from headwise.scores.measure import measure
-    from headwise.studies.base import run
-    from headwise.sweeps.curve import Sweep
-    from headwise.sweeps.sweep import sweep
-    from headwise.tasks import Example, Task, task
+    from headwise import register as register
+    from headwise.cards import card as card
+    from headwise.certificates.certify import certify as certify
+    from headwise.comparing import compare as compare
+    from headwise.explorer.explorer import explore as explore
+    from headwise.harness import lm_eval as lm_eval
+    from headwise.heads import Edges as Edges
+    from headwise.heads import Head as Head
+    from headwise.heads import Scores as Scores
+    from headwise.model.attention.attention import attention as attention
+    from headwise.model.generation.generate import generate as generate
+    from headwise.model.load.export import export as export
+    from headwise.model.load.load import load as load
+    from headwise.model.measure.patching import patch as patch
+    from headwise.model.model import Model as Model
+    from headwise.report.opened import open_run as open_run
+    from headwise.scores import score as score
+    from headwise.scores.difference import diff as diff
+    from headwise.scores.edges import edges as edges
+    from headwise.scores.interactions.interactions import interactions as interactions
+    from headwise.scores.lens import lens as lens
+    from headwise.scores.measure import measure as measure
+    from headwise.studies.base import run as run
+    from headwise.sweeps.curve import Sweep as Sweep
+    from headwise.sweeps.sweep import sweep as sweep
+    from headwise.tasks import Example as Example
+    from headwise.tasks import Task as Task
+    from headwise.tasks import task as task
 
 # Imported when first used: `headwise --help` should not wait for torch.
 _HOMES = {
@@ -71,37 +75,7 @@ _HOMES = {
     "task": "headwise.tasks",
 }
 
-__all__ = [
-    "Edges",
-    "Example",
-    "Head",
-    "HeadwiseError",
-    "Model",
-    "Scores",
-    "Sweep",
-    "Task",
-    "attention",
-    "card",
-    "certify",
-    "compare",
-    "diff",
-    "edges",
-    "explore",
-    "export",
-    "generate",
-    "interactions",
-    "lens",
-    "lm_eval",
-    "load",
-    "measure",
-    "open_run",
-    "patch",
-    "register",
-    "run",
-    "score",
-    "sweep",
-    "task",
-]
+__all__ = ["HeadwiseError", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
@@ -109,10 +83,14 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"headwise has no {name!r}; it has {', '.join(__all__)}")
     if name == "register":  # a module, whose functions are used as hw.register.task, …
         return importlib.import_module("headwise.register")
-    found = getattr(importlib.import_module(_HOMES[name]), name)
+    with naming_packages():
+        from headwise.arguments import checked
+        from headwise.registry import without_collection
+
+        with without_collection():
+            found = getattr(importlib.import_module(_HOMES[name]), name)
     if isinstance(found, type):
         return found
-    from headwise.arguments import checked
 
     return checked(found)
 

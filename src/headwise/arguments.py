@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
 from headwise.errors import HeadwiseError, quoted
 from headwise.files import user_path
@@ -47,47 +47,26 @@ _Path = Annotated[Any, passes(user_path)]
 _Positions = Annotated[tuple[int, ...], BeforeValidator(_plain_items)]
 
 
-class Arguments(Settings):
-    """What the arguments may be, by name; those that are missing here are checked where they are used."""
-
-    model: _Model = None
-    reference_task: _Task = None
-    path: _Path = None
-    out: _Path = None
-    file: _Path = None
-    run: _Path = None
-    seed: Seed = 0
-    batch_tokens: Count = 1
-    name: str = ""
-    revision: str = ""
-    metric: str = ""
-    by: str = ""
-    action: str = ""
-    reference: str = ""
-    command: str = ""
-    trust_remote_code: bool = False
-    bos: bool = False
-    compile: bool = False
-    truncate: bool = False
-    check_every_layer: bool = False
-    fresh: bool = False
-    chat: bool = False
-    maps: bool = False
-    estimate: bool = False
-    max_new_tokens: Count = 1
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    queries: _Positions = ()
-    keys: _Positions = ()
-    draws: Count = 1
-    points: Count = 1
-    control_points: Count = 1
-    threshold: float = 0.0
-    examples: Count = 1
-    precision: Annotated[float, Field(gt=0)] = 1.0
-    port: Annotated[int, Field(ge=0, le=65535)] = 0
-    progress: _Progress = True
-    tokens: _Encode = None
+_KINDS: list[tuple[Any, str]] = [
+    (_Model, "model"),
+    (_Task, "reference_task"),
+    (_Path, "path out file run"),
+    (str, "name revision metric by action reference command"),
+    (bool, "trust_remote_code bos compile truncate check_every_layer fresh chat maps estimate"),
+    (Seed, "seed"),
+    (Count, "batch_tokens max_new_tokens draws points control_points examples"),
+    (Annotated[int, Field(ge=0, le=65535)], "port"),
+    (float, "threshold"),
+    (Annotated[float, Field(ge=0)], "temperature"),
+    (Annotated[float, Field(gt=0)], "precision"),
+    (Annotated[float, Field(gt=0, le=1)], "top_p"),
+    (_Positions, "queries keys"),
+    (_Progress, "progress"),
+    (_Encode, "tokens"),
+]
+"""What the arguments of these names may be; those that are missing here are checked where they are used."""
+_FIELDS: dict[str, Any] = {name: (kind, None) for kind, names in _KINDS for name in names.split()}
+Arguments = create_model("Arguments", __base__=Settings, **_FIELDS)
 
 
 @functools.cache

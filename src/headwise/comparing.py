@@ -13,7 +13,7 @@ from headwise.report.compared import RunComparison, compare_runs
 from headwise.runs import RunFolder
 from headwise.runs.reader import RunReader
 from headwise.scores.compare import Agreement, agreement
-from headwise.several import several
+from headwise.settings import several
 
 
 def compare(results: Sequence[Any], *, k: int | None = None, seed: int = 0) -> Agreement | RunComparison:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -54,10 +55,10 @@ def first_line(error: BaseException, longest: int = 300) -> str:
     >>> first_line(ValueError("\\n  no such thing\\nat line 3")), first_line(KeyError())
     ('no such thing', 'KeyError')
     """
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    if "above report" in said:  # transformers refers to a table that it logs, and that nobody sees
-        said = "its tensors are not those that its config.json describes"
-    return said if len(said) <= longest else said[: longest - 1] + "…"
+    sentence = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    if "above report" in sentence:  # transformers refers to a table that it logs, and that nobody sees
+        sentence = "its tensors are not those that its config.json describes"
+    return sentence if len(sentence) <= longest else sentence[: longest - 1] + "…"
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -82,6 +83,36 @@ def panics_as_errors() -> Iterator[None]:
 def warn_once(log: logging.Logger, sentence: str) -> None:
     """Log a sentence that a program needs to read once, however often it is true."""
     log.warning(sentence)
+
+
+@contextmanager
+def noticing() -> Iterator[list[str]]:
+    """Collect what headwise warns of, each sentence once; what was said before is said again."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    handler.addFilter(lambda record: record.getMessage() not in messages)
+    warn_once.cache_clear()
+    logging.getLogger("headwise").addHandler(handler)
+    try:
+        yield messages
+    finally:
+        logging.getLogger("headwise").removeHandler(handler)
+
+
+@contextmanager
+def naming_packages() -> Iterator[None]:
+    """A package that is not installed is a mistake that the caller can put right."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        name = (error.name or "headwise").partition(".")[0]
+        if name == "headwise":
+            raise
+        raise HeadwiseError(
+            f"headwise needs the package {name}, which this Python ({sys.executable}) does not have; install it: "
+            f"{sys.executable} -m pip install {name}"
+        ) from error
 
 
 def unknown(kind: str, given: object, valid: Iterable[str]) -> HeadwiseError:

@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.heads import gate_numbers
-from headwise.model.forward.gate import same_gates
-from headwise.several import several
+from headwise.settings import several
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -46,7 +43,7 @@ def lm_eval(
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
-    factors = _checked(model, gates)
+    under = model.gated(gates)
     files = [Path(task) for task in chosen if str(task).endswith((".yaml", ".yml"))]
     for file in files:
         if not file.is_file():
@@ -57,7 +54,7 @@ def lm_eval(
     if unknown:
         raise HeadwiseError(f"the harness has no task {unknown[0]!r}; `lm_eval ls tasks` lists those it has")
 
-    with torch.no_grad(), model.hook(same_gates(factors)):
+    with torch.no_grad(), under:
         driven = HFLM(pretrained=model.hf, tokenizer=model.text.tokenizer, batch_size=batch_size)
         report = simple_evaluate(model=driven, tasks=names, task_manager=manager, **options)
     assert report is not None, "only one process runs, so it is the one that reports"
@@ -81,13 +78,3 @@ def _name(file: Path) -> str:
     if not isinstance(name, str):
         raise HeadwiseError(f"{file} names no task; a task file has a line such as 'task: my_task'")
     return name
-
-
-def _checked(model: Model, gates: np.ndarray | None) -> Tensor:
-    numbers = np.ones(model.shape) if gates is None else gate_numbers(gates, "gates")
-    if numbers.shape != model.shape:
-        raise HeadwiseError(
-            f"gates of shape {numbers.shape} do not fit {model.name}: the harness runs under one set of gates, "
-            f"[{model.shape[0]}, {model.shape[1]}]"
-        )
-    return torch.from_numpy(numbers)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from types import SimpleNamespace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 _FIRST_LINE, _EVERY = 10.0, 60.0
 """A log gets its first line after ten seconds, then one a minute, and one at the end."""
@@ -34,10 +34,8 @@ number of steps just finished."""
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
-class Advance(Protocol):
-    """Says that `steps` more are done."""
-
-    def __call__(self, steps: int = 1) -> None: ...
+Advance = Callable[..., None]
+"""Says that `steps` more are done, by default one."""
 
 
 class Pace:
@@ -169,13 +167,24 @@ def reporting(label: str, total: int | None, option: Progress) -> Iterator[Calla
             advance(total - done)
 
 
+def scaled_progress(advance: Callable[[int], None] | None, factor: float) -> Callable[[int], None] | None:
+    """Reports `factor` steps for every step that is finished, in whole numbers."""
+    if advance is None or factor == 1:
+        return advance
+    finished = 0.0
+
+    def report(steps: int) -> None:
+        nonlocal finished
+        before, finished = finished, finished + steps * factor
+        advance(round(finished) - round(before))
+
+    return report
+
+
 def announce(sentence: str, option: Progress) -> None:
     """Say what a long Python call will take, where its option `progress` asks for a bar."""
     if sentence and option is True and not _silent():
         _say(sentence)
-
-
-# --- a terminal or a notebook -------------------------------------------------------------------------
 
 
 def _console() -> Any:
@@ -263,30 +272,42 @@ def _bar(label: str, total: int | None, outermost: bool, late: bool) -> Iterator
             _shared.drawing.remove_task(task)
 
 
+class _Output:
+    """What is below a notebook's cell, changed in place."""
+
+    handle: Any = None
+
+    def show(self, html: str, text: str) -> None:
+        from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
+
+        bundle = {"text/html": html, "text/plain": text}
+        if self.handle is None:
+            self.handle = display(bundle, raw=True, display_id=True)
+        else:
+            self.handle.update(bundle, raw=True)
+
+    def clear(self) -> None:
+        if self.handle is not None:
+            self.handle.update({"text/plain": ""}, raw=True)
+
+
 @contextmanager
 def _notebook_bar(label: str, total: int | None, outermost: bool, late: bool) -> Iterator[Advance]:
     """A bar below the cell. IPython alone draws it: rich's bar would need ipywidgets."""
-    from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
-
-    pace = Pace(total, time.monotonic())
-    handle: Any = None
+    pace, output = Pace(total, time.monotonic()), _Output()
     drawn = -_REDRAW
 
     def draw(now: float) -> None:
-        nonlocal handle, drawn
+        nonlocal drawn
         drawn = now
         share = f'value="{pace.done}" max="{total}"' if total else ""
         html = f"<progress {share}></progress> {escape(label)}: {_count(pace)}, {_times(pace, now)}"
-        bundle = {"text/html": html, "text/plain": f"{label}: {_count(pace)}"}
-        if handle is None:
-            handle = display(bundle, raw=True, display_id=True)
-        else:
-            handle.update(bundle, raw=True)
+        output.show(html, f"{label}: {_count(pace)}")
 
     def advance(steps: int = 1) -> None:
         now = time.monotonic()
         pace.advance(steps, now)
-        if (handle is not None or now >= pace.began + _LATE) and now >= drawn + _REDRAW:
+        if (output.handle is not None or now >= pace.began + _LATE) and now >= drawn + _REDRAW:
             draw(now)
 
     if not late:
@@ -294,36 +315,25 @@ def _notebook_bar(label: str, total: int | None, outermost: bool, late: bool) ->
     try:
         yield advance
     finally:
-        if handle is not None and outermost:
+        if output.handle is not None and outermost:
             draw(time.monotonic())
-        elif handle is not None:
-            handle.update({"text/plain": ""}, raw=True)
+        elif not outermost:
+            output.clear()
 
 
 @contextmanager
 def _notebook_table(title: str) -> Iterator[Callable[[Sequence[Row]], None]]:
-    from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
-
-    handle: Any = None
+    output = _Output()
 
     def show(rows: Sequence[Row]) -> None:
-        nonlocal handle
         lines = ["".join(f"<td>{escape(cell)}</td>" for cell in _cells(row)) for row in rows[:_SHOWN]]
         html = f"<table><caption>{escape(title)}</caption><tr>" + "</tr><tr>".join(lines) + "</tr></table>"
-        bundle = {"text/html": html, "text/plain": title}
-        if handle is None:
-            handle = display(bundle, raw=True, display_id=True)
-        else:
-            handle.update(bundle, raw=True)
+        output.show(html, title)
 
     try:
         yield show
     finally:
-        if handle is not None:
-            handle.update({"text/plain": ""}, raw=True)
-
-
-# --- a log: rich draws nothing where there is no terminal -----------------------------------------------
+        output.clear()
 
 
 @contextmanager
@@ -334,6 +344,7 @@ def _lines(
     late: bool = False,
     clock_now: Callable[[], float] = time.monotonic,
 ) -> Iterator[Advance]:
+    """For a log: rich draws nothing where there is no terminal."""
     pace = Pace(total, clock_now())
     next_line = pace.began + _FIRST_LINE
     shown = outermost and not late  # the end of a short piece of work inside another is not shown

@@ -11,7 +11,7 @@ from __future__ import annotations
 from headwise.metrics.logits import register as metric
 from headwise.metrics.text import register_text as text_metric
 from headwise.model.measure.references import register as reference
-from headwise.scores.edges.registry import register as edge_method
+from headwise.scores.edges.score import register as edge_method
 from headwise.scores.registry import register as method
 from headwise.studies.base import study
 from headwise.tasks.registry import register as task

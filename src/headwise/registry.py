@@ -10,13 +10,14 @@ Python files that are imported too, for a plug-in that is not in a package.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import os
 import pkgutil
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
@@ -27,6 +28,21 @@ from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.files import user_path
 
 T = TypeVar("T")
+F = TypeVar("F")
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """While this holds, no garbage is collected. Importing torch and transformers and loading a model make a million
+    objects that stay; looking for garbage among them, again and again, takes a quarter of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
 
 GROUP = "headwise.plugins"
 FILES = "HEADWISE_PLUGINS"
@@ -37,7 +53,7 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: str, *patterns: str) -> None:
         """kind: what one entry is called in an error. patterns: the modules whose import registers entries, where
-        the last part may be a wildcard (`headwise.scores.*`) or follow one (`headwise.studies.*.charts`)."""
+        the last part may be a wildcard (`headwise.scores.*`) or follow one (`headwise.studies.*.section`)."""
         self.kind = kind
         self.patterns = patterns
         self._entries: dict[str, T] = {}
@@ -45,6 +61,15 @@ class Registry(Generic[T]):
     def add(self, name: str, entry: T) -> None:
         """Make `entry` known under `name`; a second one of the same name replaces it."""
         self._entries[name] = entry
+
+    def decorator(self, name: str, entry: Callable[[F], T]) -> Callable[[F], F]:
+        """Makes what `entry` makes of a function known under `name`."""
+
+        def add(function: F) -> F:
+            self.add(name, entry(function))
+            return function
+
+        return add
 
     def all(self) -> dict[str, T]:
         """Every entry, in the order of their names."""
@@ -96,7 +121,8 @@ def plugins() -> list[str]:
 
 def command_line(words: Sequence[str]) -> str:
     """A command that can be given again: with the plug-ins that the environment names."""
-    files = os.environ.get(FILES)
+    named = os.environ.get(FILES, "").split(os.pathsep)
+    files = os.pathsep.join(str(Path(file).expanduser().absolute()) for file in named if file)
     return " ".join([*([f"{FILES}={shlex.quote(files)}"] if files else []), shlex.join(words)])
 
 

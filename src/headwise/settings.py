@@ -7,8 +7,10 @@ here where they need no other room, else in `headwise.studies.settings.shared`.
 
 from __future__ import annotations
 
+import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -21,6 +23,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     ValidationInfo,
+    create_model,
     model_validator,
 )
 from typing_extensions import Self
@@ -59,6 +62,22 @@ class Settings(BaseModel):
         return type(self)(**{**dict(self), **changes})
 
 
+class _Options(Settings):
+    """Options whose types are those of a function's parameters."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+
+def settings_of(name: str, function: Callable[..., Any]) -> type[Settings]:
+    """The options that are parameters of a function, after its first one."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    fields: dict[str, Any] = {
+        p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default) for p in parameters
+    }
+    return create_model(name, __base__=_Options, **fields)
+
+
 def build(kind: type[Settings] | Any, values: Mapping[Any, Any]) -> Any:
     """Settings from the plain values of a file or of flags."""
     return kind(**{str(name): value for name, value in values.items()})
@@ -86,6 +105,21 @@ Seed = NonNegativeInt
 Share = Annotated[float, Field(ge=0, le=1)]
 Several = Annotated[tuple[Item, ...], BeforeValidator(_as_tuple)]
 """One item needs no brackets."""
+
+
+def several(given: Any) -> list[Any]:
+    """What may be given as one text (or path) or as several; one is one, and not its letters.
+
+    >>> several("ioi"), several(["ioi", "docstring"])
+    (['ioi'], ['ioi', 'docstring'])
+    """
+    if isinstance(given, str | Path):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise HeadwiseError(f"{quoted(given)} was given; expected a text or a list of them")
+    return list(given)
+
+
 Named = Annotated[dict[str, Item], BeforeValidator(_text_keys)]
 """Values by name."""
 

@@ -195,6 +195,12 @@ def test_eight_examples_certify_nothing(chains, caplog):
     assert "too few" in caplog.text
 
 
+def test_what_quick_leaves_out_is_a_limit(chains):
+    found = hw.certify(chains, cats_and_dogs(160), TRUE, quick=True, draws=40, **QUIET)
+    assert found.verdict == "certified with limits"
+    assert "complete is not tested (left out); minimal is not tested (left out)" in found.sentence
+
+
 def test_a_certificate_is_saved_and_loaded(chains, tmp_path):
     found = hw.certify(chains, cats_and_dogs(24), TRUE, quick=True, draws=3, **QUIET)
     found.save(tmp_path / "c.npz")
@@ -284,7 +290,7 @@ def ranking_runs(chains, folder):
 
 def test_a_run_gives_model_task_and_ranking_and_is_tested_on_other_examples(chains, tmp_path):
     from headwise.runs import read_table
-    from headwise.studies.certify.from_run import from_run
+    from headwise.studies.certify.settings import from_run
 
     bench, settings, scored, circuits = ranking_runs(chains, tmp_path)
     shared = {"draws": 3, "quick": True, "workbench": bench, "progress": False}

@@ -11,7 +11,7 @@ import pytest
 
 from headwise.certificates import checks
 from headwise.certificates.checks import Followed, Thresholds
-from headwise.sweeps.families import lowest_family
+from headwise.sweeps.explained import lowest_family
 
 E, ASKED = 60, Thresholds()
 RANDOM = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from headwise.charts.heatmap import saturation
 from headwise.charts.static import figure
-from headwise.studies.functions.charts import ability_maps, charts, model_grid, overlap_matrix
+from headwise.studies.functions.section import ability_maps, charts, model_grid, overlap_matrix
 
 ABILITIES = (
     "Knowledge Recall,Retrieval,Logical Reasoning,Decision-making,Semantic Understanding,"
@@ -21,20 +21,9 @@ ABILITIES = (
 
 def score_table(shape, signed, abilities=ABILITIES, method="probe"):
     draw = np.random.default_rng(0)
-    rows = [
-        {
-            "model": "smollm2",
-            "task": task,
-            "method": method,
-            "layer": layer,
-            "head": head,
-            "n": 12,
-            "signed": signed,
-        }
-        for task in abilities
-        for layer, head in itertools.product(*map(range, shape))
-    ]
-    table = pd.DataFrame(rows)
+    places = itertools.product(abilities, *map(range, shape))
+    table = pd.DataFrame(places, columns=["task", "layer", "head"])
+    table = table.assign(model="smollm2", method=method, n=12, signed=signed)
     table["score"] = draw.standard_cauchy(len(table)) / 1000
     if not signed:
         table["score"] = table["score"].abs()

@@ -12,8 +12,8 @@ from headwise.charts.chart import GREY, Axis, Line
 from headwise.charts.interactive import _axis
 from headwise.charts.wiring import SLOT_COLOURS, wiring_chart
 from headwise.heads import Edges
-from headwise.heads.edge import edge_list
-from headwise.studies.wiring.findings import findings
+from headwise.heads.edges import edge_list
+from headwise.studies.wiring.section import findings
 
 
 def edge_table(examples: int) -> pd.DataFrame:

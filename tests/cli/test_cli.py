@@ -19,6 +19,7 @@ import pytest
 import headwise as hw
 from headwise.charts.static import figure
 from headwise.cli.app import main
+from headwise.errors import HeadwiseError
 from headwise.studies.base import save_figures
 from helpers import every_format, forked_command
 
@@ -406,32 +407,26 @@ def test_an_output_that_is_closed_or_full_is_no_traceback(arguments, code, said)
     assert len(done.stderr.splitlines()) == bool(said)
 
 
-def test_an_error_of_another_library_ends_in_a_sentence_of_ours(monkeypatch, here):
-    import headwise.cli.list
-
+@pytest.mark.parametrize(
+    ("error", "code", "last"),
+    [
+        (ValueError("first line\n\nsecond"), 1, "stopped by an unexpected error (ValueError: first line)"),
+        (
+            HeadwiseError("it is Invalid:\n  magic bytes\n  not found"),
+            2,
+            "it is Invalid: magic bytes not found",
+        ),
+    ],
+)
+def test_an_error_ends_in_one_line_of_ours(error, code, last, monkeypatch, here):
     def broken(*_, **__):
-        raise ValueError("first line\n\nlook at the above report!")
+        raise error
 
-    monkeypatch.setattr(headwise.cli.list, "print_table", broken)
+    monkeypatch.setattr("headwise.cli.list.print_table", broken)
     done = here("list", "tasks")
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("headwise: stopped by an unexpected error (ValueError: first line)")
-
-
-def test_a_message_of_several_lines_is_shown_as_one(monkeypatch, here):
-    import headwise.cli.list
-    from headwise.errors import HeadwiseError
-
-    def broken(*_, **__):
-        raise HeadwiseError("the table cannot be read: Invalid:\n  magic bytes\n  not found; write it again")
-
-    monkeypatch.setattr(headwise.cli.list, "print_table", broken)
-    done = here("list", "tasks")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "headwise: the table cannot be read: Invalid: magic bytes not found; write it again\n"
-    )
+    assert done.returncode == code
+    assert done.stderr.splitlines()[-1].startswith(f"headwise: {last}")
+    assert code == 1 or len(done.stderr.splitlines()) == 1
 
 
 def test_what_transformers_says_about_a_report_that_nobody_sees_is_not_passed_on():

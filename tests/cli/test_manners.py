@@ -17,10 +17,10 @@ from transformers import AutoModelForCausalLM
 
 import headwise as hw
 from headwise._version import __version__
-from headwise.cli import complete
+from headwise.cli import root
 from headwise.cli.app import main
 from headwise.cli.root import PANELS
-from headwise.cli.running import default_folder
+from headwise.cli.run import default_folder
 from headwise.errors import HeadwiseError
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -159,11 +159,11 @@ def test_names_that_the_shell_completes_are_those_that_there_are():
     from headwise.studies.base import studies
     from headwise.tasks import families
 
-    assert set(complete.names("models")) == {*bundled.aliases(), *bundled._KNOWN}
-    assert set(complete.names("methods")) == set(methods())
-    assert set(complete.names("studies")) == set(studies())
-    assert set(complete.names("tasks")) == set(families())
-    assert set(complete.names("references")) == set(REFERENCES.all())
+    assert set(root.names("models")) == {*bundled.aliases(), *bundled._KNOWN}
+    assert set(root.names("methods")) == set(methods())
+    assert set(root.names("studies")) == set(studies())
+    assert set(root.names("tasks")) == set(families())
+    assert set(root.names("references")) == set(REFERENCES.all())
 
 
 def test_the_shell_completes_studies_models_and_tasks_without_loading_torch():
@@ -190,6 +190,11 @@ def test_json_is_all_that_is_on_the_standard_output_and_equals_the_tables(folder
     assert [f"L{row['layer']}H{row['head']}" for row in result["scores"][:2]] == ["L0H0", "L0H1"]
     assert result["report"] == "run/report.html"
     assert set(result["tables"]) == {path.stem for path in (tmp_path / "run/tables").iterdir()}
+    mean = "heads are replaced by their mean output over 4 examples; a steady mean needs 16"
+    assert result["notices"].count(mean) == 1
+    dry = here("score", folder, "induction", "-n", 4, "--device", "cpu", "--dry-run", "--json")
+    plan = json.loads(dry.stdout)
+    assert plan["rows"] == sum(step["rows"] for step in plan["steps"]) > 4 * 16
     again = json.loads(here("verify", "run", "--steps", 1, "--json").stdout)
     assert again["same"] is True
     assert {one["kind"] for one in again["results"]} == {"table", "step"}
@@ -209,6 +214,11 @@ def test_check_list_and_task_have_json_too(folder, here):
     result = json.loads(shown.stdout)
     assert len(result["examples"]) == 2
     assert 0 <= result["right"] <= result["of"] == 50
+    examples = hw.task("induction", 50, model=(model := hw.load(folder, device="cpu")))
+    right = hw.measure(model, examples, metric="accuracy", progress=False).values
+    wrong = [example.prompt for example, value in zip(examples, right, strict=True) if not value]
+    assert [one["prompt"] for one in result["wrong"]] == wrong
+    assert len(wrong) == 50 - result["right"]
     text = here("task", "induction", "--show", 2, "--model", folder, "--device", "cpu").stdout
     assert repr(result["examples"][1]["prompt"]) in text
     assert f"gets {result['right']} of 50 right" in text
@@ -258,7 +268,19 @@ def test_every_command_has_json(here):
 
 
 def test_quiet_leaves_results_alone_and_verbose_adds_tracebacks(folder, here):
-    command = ["score", folder, "induction", "-n", 4, "--method", "random", "--device", "cpu", "--out", "run"]
+    command = [
+        "score",
+        folder,
+        "induction",
+        "-n",
+        16,
+        "--method",
+        "random",
+        "--device",
+        "cpu",
+        "--out",
+        "run",
+    ]
     assert "done in" in here(*command).stderr
     quiet = here(*command, "--fresh", "--seed", 1, "-q")
     assert quiet.returncode == 0

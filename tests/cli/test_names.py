@@ -15,7 +15,7 @@ from headwise.cli.app import main
 from headwise.errors import HeadwiseError
 from headwise.explorer.run_data import model_of_run
 from headwise.studies.circuits.settings import CircuitsSettings
-from headwise.studies.diff.settings import DiffSettings
+from headwise.studies.diff.study import DiffSettings
 
 SMALL = {"tasks": "induction", "n": 8, "methods": "attribution", "cards": 0, "progress": False}
 

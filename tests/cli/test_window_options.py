@@ -20,7 +20,7 @@ from headwise.cli.app import app
 def test_sizes_reach_the_study_in_the_name_of_the_reference(monkeypatch, given, expected):
     seen = {}
     monkeypatch.setattr(
-        "headwise.cli.score.run_study", lambda name, settings, flags, show: seen.update(flags) or {}
+        "headwise.cli.short.run_study", lambda name, settings, flags, show: seen.update(flags) or {}
     )
     result = CliRunner().invoke(app, ["score", "smollm2", "ioi", *given])
     assert result.exit_code == 0, result.output

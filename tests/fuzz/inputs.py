@@ -23,7 +23,7 @@ from headwise.model.measure.engine import Engine
 from headwise.studies.base import studies
 from headwise.studies.settings.resolve import assignments, resolve
 from headwise.tasks.files.load_task import load_task
-from headwise.tasks.files.mappings import registered
+from headwise.tasks.files.mappings.registry import registered
 from helpers import make_word_tokenizer, word_task
 
 PLAIN = [

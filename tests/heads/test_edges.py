@@ -9,8 +9,7 @@ import headwise as hw
 from headwise.charts.interactive import page_chart
 from headwise.charts.static import figure
 from headwise.charts.wiring import wiring_chart
-from headwise.heads.edge import Edge, Receiver
-from headwise.heads.edges import MOST_RESAMPLED, Edges
+from headwise.heads.edges import MOST_RESAMPLED, Edge, Edges, Receiver
 
 NAMES = ["L0H1->L1H0.Q", "L0H1->L1KV0.K", "L0H2->L1KV1.V", "MLP0->L1H3.Q", "input->MLP1", "L1H3->logits"]
 

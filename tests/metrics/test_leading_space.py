@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise.errors import warn_once
 from headwise.metrics import leading_space
 from headwise.metrics.leading_space import note_leading_space
 from headwise.tasks import Example
@@ -29,7 +30,8 @@ PAIRS = [(f"The capital of {country} is", city) for country, city in COUNTRIES.i
 
 @pytest.fixture(autouse=True)
 def nothing_said_before(monkeypatch):
-    monkeypatch.setattr(leading_space, "_checked", set())
+    monkeypatch.setattr(leading_space, "_checked", {})
+    warn_once.cache_clear()
 
 
 def said(caplog):

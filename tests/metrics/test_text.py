@@ -12,7 +12,7 @@ import pytest
 from headwise.cli import list as listing
 from headwise.errors import HeadwiseError
 from headwise.metrics import metrics, text_metric, text_metrics
-from headwise.metrics.answers import words
+from headwise.metrics.text import words
 
 PAIRS = [
     ("the cat sat on the mat", "the cat sat on a mat"),

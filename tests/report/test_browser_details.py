@@ -159,7 +159,7 @@ def test_a_term_below_a_chart_leads_to_its_entry_in_the_glossary(page):
     assert 0 < page.locator("#terms li:visible").count() < 8
     page.fill("#find-term", "")
     page.locator("a", has_text="Documentation of this chart").first.click()
-    assert page.locator("#docs-scores details[open]").is_visible()
+    page.locator("#docs-scores details[open]").wait_for(state="visible")
 
 
 def test_attention_maps_have_the_tokens_on_both_axes_and_the_prompt_above(page):

@@ -14,7 +14,7 @@ from headwise.charts.chart import DARK_PALETTES, PALETTES
 from headwise.charts.section import SECTIONS
 from headwise.report import docs, examples, write_report
 from headwise.runs import read_table
-from headwise.studies.prompts.charts import colours
+from headwise.studies.prompts.section import colours
 from headwise.tasks import Example, Task
 from report import small_tables as small
 from report.conftest import finished_run, score_table

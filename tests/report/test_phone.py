@@ -58,7 +58,7 @@ def page(browser, tmp_path_factory):  # noqa: F811
 
 def at_width(page, width):
     page.set_viewport_size({"width": width, "height": 800})
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws every chart
+    page.evaluate("dispatchEvent(new Event('afterprint'))")  # draws every chart
     page.wait_for_timeout(600)
 
 
@@ -107,3 +107,19 @@ def test_on_a_wide_page_names_stay_on_one_line_and_bars_at_the_side(page):
     overlap = page.locator('.chart[aria-label*="Overlap"]')
     assert "Syntactic Agreement (30)" in overlap.evaluate("(chart) => chart._fullLayout.yaxis.ticktext")
     assert overlap.evaluate("(chart) => chart._fullData[0].colorbar.orientation") == "v"
+
+
+def test_charts_are_printed_whole_and_come_back_as_wide_as_the_page(page):
+    at_width(page, 1280)
+    widths = "[...document.querySelectorAll('.chart')].map((chart) => chart._fullLayout.width)"
+    before = page.evaluate(widths)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert set(page.evaluate(widths)) == {850}
+    page.emulate_media(media="print")
+    printed = page.evaluate(
+        "[...document.querySelectorAll('.chart')].map((c) => c.getBoundingClientRect().width)"
+    )
+    page.emulate_media(media="screen")
+    assert max(printed) <= 681  # A4 at 96 pixels an inch, less its margins and those of the page
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(widths) == before

@@ -496,7 +496,7 @@ def test_every_finding_stands_on_the_page_as_it_was_worded(make_run, tmp_path):
 
 
 def test_a_count_of_heads_counts_significant_ones_beside_those_before_the_elbow():
-    from headwise.studies.functions.findings import _abilities
+    from headwise.studies.functions.section import _abilities
 
     elbows = pd.DataFrame(
         [

@@ -18,7 +18,7 @@ import pytest
 
 import headwise as hw
 from headwise.bounded import LIMIT, decode_arrow, read_parquet
-from headwise.cards.scores import run_scores
+from headwise.cards.head_card import run_scores
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.heads.heads_file import read_heads

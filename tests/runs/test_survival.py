@@ -68,7 +68,7 @@ STOPPED = """
 import sys, typer
 sys.argv = ["headwise", "run", "toy"]
 sys.path.insert(0, sys.argv.pop() and {here!r})
-from headwise.cli.running import resumable
+from headwise.cli.run import resumable
 import runs.toy_study as toy, time
 def slowly(number):
     print("part", number, flush=True)
@@ -115,7 +115,7 @@ sys.path.insert(0, {here!r})
 import runs.toy_study as toy
 from pathlib import Path
 from headwise.cli import app as cli
-from headwise.cli.running import resumable
+from headwise.cli.run import resumable
 from headwise.runs.store import store
 def slowly(number):
     print("part", number, flush=True)

@@ -14,7 +14,7 @@ from headwise.studies.masking.texts import Judge, Written, intervention_rows
 from headwise.studies.prompts.study import summary_tables
 from headwise.studies.roles.curves import curve_rows
 from headwise.sweeps.edge_curve import EdgeCurve
-from headwise.sweeps.ratio import ratio_row
+from headwise.sweeps.readings import ratio_row
 from headwise.sweeps.sweep import sweep
 from helpers import word_task
 

@@ -108,3 +108,10 @@ def test_a_path_is_a_task(tiny, tmp_path):
 def test_mistakes_are_named(tiny, given, message):
     with pytest.raises(HeadwiseError, match=message):
         hw.measure(tiny, word_task(3), **given)
+
+
+@pytest.mark.parametrize("metric", ["logit_diff", "accuracy"])
+def test_progress_counts_examples_however_many_rows_one_has(tiny, metric):
+    told = []
+    hw.measure(tiny, word_task(5), ablate=ABLATED, metric=metric, progress=told.append)
+    assert sum(told) == 5

@@ -9,7 +9,7 @@ from test_planted import TOKEN, D, V, induction, repeated  # noqa: F401
 
 import headwise as hw
 from headwise.heads import Head
-from headwise.scores.gates.roles import role_labels
+from headwise.scores.gates.gating import role_labels
 from helpers import word_task
 from planted import one_writer
 

@@ -15,7 +15,7 @@ from headwise.charts.heatmap import score_chart
 from headwise.errors import warn_once
 from headwise.heads import Scores
 from headwise.model.forward import run as forward_run
-from headwise.studies.score.findings import findings
+from headwise.studies.score.section import findings
 from headwise.tables.frames import too_few
 from helpers import word_task
 

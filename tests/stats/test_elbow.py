@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headwise.stats.elbow import elbow_count
+from headwise.stats.orders import elbow_count
 
 
 def farthest_point(curve: np.ndarray) -> int:

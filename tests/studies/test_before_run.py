@@ -11,7 +11,7 @@ import pytest
 import headwise as hw
 from headwise.cli import app
 from headwise.errors import HeadwiseError
-from headwise.studies.score.settings import ScoreSettings
+from headwise.studies.score.study import ScoreSettings
 from headwise.studies.settings.resolve import resolve
 
 PAIRS = {"a": {"keep": "ioi", "lose": "docstring"}, "b": {"keep": "ioi", "lose": "greater_than"}}

@@ -77,13 +77,13 @@ def state_of(folder: Path) -> dict[str, tuple[str, int, int]]:
 
 
 def failures(run, bench) -> dict[str, str]:
-    return {one.label: one.said for one in verify(run, steps=3, workbench=bench) if not one.same}
+    return {one.label: one.message for one in verify(run, steps=3, workbench=bench) if not one.same}
 
 
 def test_steps_of_a_good_run_come_out_identical_and_the_run_is_not_touched(run, bench):
     before = state_of(run)
     results = verify(run, steps=3, workbench=bench)
-    assert [one.said for one in results] == ["identical"] * 6
+    assert [one.message for one in results] == ["identical"] * 6
     assert [one.label for one in results][:3] == ["table examples", "table inputs", "table scores"]
     assert summary(results) == ("3 of 3 steps are the same, and 3 of 3 tables are what the run's steps give")
     assert state_of(run) == before
@@ -118,7 +118,7 @@ def test_a_run_without_steps_fails_and_nothing_is_written_into_it(run, bench):
         before = state_of(run)
         (one,) = verify(run, workbench=bench)
         assert (one.same, one.label) == (False, "cells.sqlite")
-        assert "holds no finished step" in one.said
+        assert "holds no finished step" in one.message
         assert summary([one]) == "the run could not be verified"
         assert state_of(run) == before
 
@@ -226,14 +226,14 @@ def test_a_changed_number_is_found_and_named(run, bench):
     results = verify(run, steps=3, workbench=bench)
     (bad,) = [one for one in results if one.kind == "step" and not one.same]
     assert bad.label.startswith("ablation on")
-    assert ".score differs by" in bad.said
+    assert ".score differs by" in bad.message
 
 
 def test_rounding_is_no_difference_but_is_said(run, bench):
     changed(run, lambda score: score * (1 + 1e-6))
     results = verify(run, steps=3, workbench=bench)
     assert all(one.same for one in results if one.kind == "step")
-    assert any("the same to" in one.said for one in results)
+    assert any("the same to" in one.message for one in results)
 
 
 def test_another_model_or_an_unfinished_run_is_refused(run, word_tokenizer):
@@ -257,7 +257,7 @@ def test_other_batch_sizes_stay_within_the_tolerance_of_verify(bench, finished, 
         results = verify(finished, steps=3, workbench=bench)
     finally:
         model.batch_tokens = usual
-    assert all(one.same for one in results), [one.said for one in results]
+    assert all(one.same for one in results), [one.message for one in results]
 
 
 def test_the_same_run_in_two_folders_gives_the_same_bytes(bench, finished, tmp_path):
@@ -358,7 +358,7 @@ def test_a_result_of_another_form_is_a_failure_and_no_traceback(run, bench, forg
                 store.put(store.text(key), encode_result(forged))
     (found,) = verify(run, steps="all", workbench=bench)
     assert not found.same
-    assert "a result that the study cannot use" in found.said
+    assert "a result that the study cannot use" in found.message
 
 
 @pytest.mark.parametrize("name", ["settings", "fingerprints"])
@@ -381,4 +381,4 @@ def test_a_forged_word_of_a_result_is_found(run, bench):
         store.put(
             store.text(key), encode_result(replace(scored, scores=replace(scored.scores, metric="forged")))
         )
-    assert any("differs" in one.said for one in verify(run, steps="all", workbench=bench) if not one.same)
+    assert any("differs" in one.message for one in verify(run, steps="all", workbench=bench) if not one.same)

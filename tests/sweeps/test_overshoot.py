@@ -6,7 +6,7 @@ import numpy as np
 
 from headwise.heads import Head
 from headwise.sweeps.curve import Sweep
-from headwise.sweeps.overshoot import overshoot_rows, overshoots, rise_points
+from headwise.sweeps.readings import overshoot_rows, overshoots, rise_points
 
 HEADS = [Head(0, head) for head in range(8)]
 

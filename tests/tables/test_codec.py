@@ -15,7 +15,7 @@ from headwise.runs import Store
 from headwise.runs.store.store import encode_result
 from headwise.scores.gates.contrastive import Contrast
 from headwise.scores.gates.fit import Fit
-from headwise.scores.interactions.result import Interactions
+from headwise.scores.interactions.interactions import Interactions
 from headwise.studies.masking.texts import Written
 from headwise.studies.roles.study import Ended
 from headwise.studies.wiring.study import MeasuredEdges

@@ -81,7 +81,8 @@ def _pattern(row: dict[Any, Any]) -> str:
 
 def _attended(attention: pd.DataFrame) -> str:
     most = answer_row(attention).nlargest(_ATTENDED, "attention")
-    return ", ".join(f"{row['token']!r} {row['attention']:.2f}" for row in most.to_dict("records"))
+    tokens = ", ".join(f"{row['token']!r} {row['attention']:.2f}" for row in most.to_dict("records"))
+    return f"{tokens} (from the position that predicts the answer)"
 
 
 def _tokens(rows: pd.DataFrame) -> str:

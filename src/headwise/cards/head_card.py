@@ -1,4 +1,4 @@
-"""The card of one head, and `card`, which makes it without a run folder."""
+"""The card of one head, its scores, and `card`, which makes it without a run folder."""
 
 from __future__ import annotations
 
@@ -9,17 +9,69 @@ from typing import Any
 
 import pandas as pd
 
+from headwise import stats
 from headwise.cards.display import as_html, as_text
 from headwise.cards.measured import STEPS, TABLES, Measured, measure_heads
-from headwise.cards.scores import quick_scores, run_scores
+from headwise.charts.section import section_of
 from headwise.display import counted
 from headwise.errors import HeadwiseError, unknown
+from headwise.files import user_path
 from headwise.heads import Head, head_list
+from headwise.metrics import metric as metric_named
 from headwise.model.model import Model
-from headwise.names import ablation_name
+from headwise.names import ablation_name, method_name
 from headwise.progress import Progress, reporting
+from headwise.runs.reader import RunReader
+from headwise.scores.run import score
 from headwise.tasks import Task
 from headwise.tasks import task as task_of
+
+COLUMNS = ["study", "task", "measure", "score", "lo", "hi", "n", "q", "rank", "heads"]
+
+
+def run_scores(path: str | Path, model: str, head: Head) -> pd.DataFrame:
+    """The rows of one head in a run's table of heads; rank 1 is the largest absolute score of a task and measure."""
+    run = RunReader(user_path(path))
+    path = run.path
+    with run.explained():
+        rows = section_of(run.study, run.info["plugins"]).heads(run.tables)
+        if rows is None or rows.empty:
+            raise HeadwiseError(f"the run {path} has no scores of heads; leave the run out to compute them")
+        if model not in set(rows["model"]):
+            names = ", ".join(map(str, rows["model"].unique()))
+            raise HeadwiseError(
+                f"the run {path} has scores of {names}, not of {model}; give a run of this model"
+            )
+        of_model = rows[rows["model"] == model]
+        grouped = of_model.groupby(["task", "measure"], sort=False)["score"]
+        ranks = grouped.transform(lambda column: column.abs().rank(ascending=False, method="min"))
+        of_model = of_model.assign(study=run.study, rank=ranks, heads=grouped.transform("size"))
+        mine = (of_model["layer"] == head.layer) & (of_model["head"] == head.head)
+        if not mine.any():
+            raise HeadwiseError(f"the run {path} has no score of {head}; leave the run out to compute one")
+        return of_model.loc[mine, COLUMNS].reset_index(drop=True)
+
+
+def quick_scores(
+    model: Model, task: Task, head: Head, measured: Measured, options: Mapping[str, Any]
+) -> pd.DataFrame:
+    """The head's exact ablation score, and its attribution score with the rank among all heads.
+
+    Ablation of the one head has no rank and no q-value: these need all heads.
+    """
+    (effects,) = measured.effects
+    lo, hi = stats.effect_interval(effects[:, None], groups=task.shared_groups(), metric=measured.metric)
+    exact = {"score": float(effects.mean()), "lo": float(lo[0]), "hi": float(hi[0]), "n": len(effects)}
+    names = {"study": "card", "task": task.name}
+    rows: list[Any] = [{**names, "measure": method_name("ablation", measured.reference), **exact}]
+    if metric_named(measured.metric).first_order:
+        table = score(model, task, "attribution", progress=False, **options).table()
+        rank = table["score"].abs().rank(ascending=False, method="min")
+        names["measure"] = method_name("attribution", measured.reference)
+        table = table.assign(rank=rank, heads=len(table), **names)
+        rows += table[(table["layer"] == head.layer) & (table["head"] == head.head)].to_dict("records")
+    return pd.DataFrame(rows).reindex(columns=COLUMNS)
+
 
 _PARTS = ("scores", *(name.removeprefix("card_") for name in TABLES))
 
@@ -109,8 +161,13 @@ def card(
         raise HeadwiseError(
             "a card needs a task to run the head on, such as hw.card(model, 'L23H3', task='ioi')"
         )
-    (chosen,) = _one(head)
-    model.check_heads([chosen])
+    heads = head_list(head)
+    if len(heads) != 1:
+        raise HeadwiseError(
+            f"a card is of one head, such as 'L23H3', not of {len(heads)}; make one card for each"
+        )
+    model.check_heads(heads)
+    (chosen,) = heads
     chosen_task = (
         task if isinstance(task, Task) else task_of(task, n, model=model, seed=options.get("seed", 0))
     )
@@ -122,20 +179,6 @@ def card(
         if scores is None:
             scores = quick_scores(model, chosen_task, chosen, measured, options)
             advance(1)
-    return _card(model, chosen_task, chosen, measured, scores)
-
-
-def _one(head: Head | str) -> list[Head]:
-    heads = head_list(head)
-    if len(heads) != 1:
-        raise HeadwiseError(
-            f"a card is of one head, such as 'L23H3', not of {len(heads)}; make one card for each"
-        )
-    return heads
-
-
-def _card(model: Model, task: Task, head: Head, measured: Measured, scores: pd.DataFrame) -> Card:
-    tables = {name.removeprefix("card_"): table for name, table in measured.tables.items()}
-    shown = {"scores": scores, **tables}
-    names = (measured.metric, measured.reference)
-    return Card(model.name, task.name, head, len(task), *names, shown, tuple(measured.notes))
+    tables = {"scores": scores, **{n.removeprefix("card_"): table for n, table in measured.tables.items()}}
+    about = (len(chosen_task), measured.metric, measured.reference)
+    return Card(model.name, chosen_task.name, chosen, *about, tables, tuple(measured.notes))

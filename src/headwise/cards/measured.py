@@ -27,7 +27,7 @@ from headwise.model.attention.attention import attention
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.model.tokens.encode import Row, encode_rows
-from headwise.scores.pattern import KINDS, attention_shares, counted_pairs
+from headwise.scores.descriptive import KINDS, attention_shares, counted_pairs
 from headwise.tasks.examples import Task
 
 TABLES = ("card_examples", "card_attention", "card_tokens", "card_patterns")
@@ -79,15 +79,8 @@ def measure_heads(
     listed = [[] if looked is None else _most_attended(looked, head) for head in heads]
     tokens = _optional(notes, "token lists", _tokens, model, heads, prompts, strongest, listed)
     step(1)
-    patterns = _optional(
-        notes,
-        "attention patterns",
-        pattern_table,
-        model,
-        task,
-        options.get("seed", 0),
-        options.get("batch_tokens"),
-    )
+    sampling = (options.get("seed", 0), options.get("batch_tokens"))
+    patterns = _optional(notes, "attention patterns", pattern_table, model, task, *sampling)
     step(1)
     parts = {
         "card_examples": _examples(task, heads, effects, examples).assign(
@@ -98,11 +91,8 @@ def measure_heads(
         "card_patterns": None if patterns is None else _of_heads(patterns, heads),
     }
     names = {"model": model.name, "task": task.name}
-    tables = {
-        name: pd.DataFrame({**names, **part})
-        for name, part in parts.items()
-        if part is not None and len(part)
-    }
+    there = {name: part for name, part in parts.items() if part is not None and len(part)}
+    tables = {name: pd.DataFrame({**names, **part}) for name, part in there.items()}
     return Measured(tables, effects, measured.name, engine.reference, list(dict.fromkeys(notes)))
 
 
@@ -127,16 +117,9 @@ def _examples(task: Task, heads: Sequence[Head], effects: np.ndarray, count: int
             order = [e for e in np.argsort(-sign * of_head, kind="stable") if sign * of_head[e] > 0]
             for rank, number in enumerate(order[:count], 1):
                 example = task.examples[number]
-                foils = ", ".join(foil.strip() for foil in example.foils)
-                texts = {"prompt": example.prompt, "target": example.target.strip(), "foils": foils}
-                place = {
-                    "layer": head.layer,
-                    "head": head.head,
-                    "kind": kind,
-                    "rank": rank,
-                    "example": int(number),
-                }
-                rows.append({**place, **texts, "value": float(of_head[number])})
+                place = (head.layer, head.head, kind, rank, int(number))
+                answer = (example.target.strip(), ", ".join(foil.strip() for foil in example.foils))
+                rows.append((*place, example.prompt, *answer, float(of_head[number])))
     columns = ["layer", "head", "kind", "rank", "example", "prompt", "target", "foils", "value"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -202,13 +185,12 @@ def pattern_table(model: Model, task: Task, seed: int = 0, batch_tokens: int | N
     """
     rows = encode_rows(model.text, task.examples, "target")
     without_answer = [kind for kind in KINDS if kind != "retrieval"]
-    return pd.concat(
-        [
-            _ranked(model, rows, list(KINDS), task.name, batch_tokens),
-            _ranked(model, _repeated(model, seed), without_answer, RANDOM, batch_tokens),
-        ],
-        ignore_index=True,
+    of_task = _ranked(model, rows, list(KINDS), task.name, batch_tokens)
+    of_random = model.once(
+        ("random patterns", seed, batch_tokens),
+        lambda: _ranked(model, _repeated(model, seed), without_answer, RANDOM, batch_tokens),
     )
+    return pd.concat([of_task, of_random], ignore_index=True)
 
 
 def _ranked(

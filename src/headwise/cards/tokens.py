@@ -62,7 +62,7 @@ class TokenReader:
     def __init__(self, model: Model, prompts: Sequence[Prompt]) -> None:
         """Run the prompts once; the output of every head at the answer is kept."""
         self.model, self.prompts = model, prompts
-        self.readout = Readout(model)
+        self.readout = model.once("readout", lambda: Readout(model))
         self.vocabulary = min(model.vocabulary, len(model.text.tokenizer))
         """Tokens that the tokenizer has: some unembeddings are padded with rows that were never trained."""
         self._runs: list[tuple[list[int], dict[int, Tensor], dict[nn.Module, FrozenNorm]]] = []

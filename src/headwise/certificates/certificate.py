@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from headwise.certificates.checks import (
 )
 from headwise.heads import Order
 from headwise.names import ablation_name
-from headwise.tables.codec import load_result, save_result, stored
+from headwise.tables.codec import Saved, stored
 
 CERTIFIED, LIMITED, REJECTED = "certified", "certified with limits", "rejected"
 VERDICTS = (CERTIFIED, LIMITED, UNDECIDED, REJECTED)
@@ -48,7 +47,7 @@ def verdict_of(states: dict[int, str]) -> str:
 
 @stored
 @dataclass(frozen=True, kw_only=True)
-class Certificate:
+class Certificate(Saved):
     """Whether a set of heads is a circuit of a behaviour: every check with number, interval, threshold and state."""
 
     model: str
@@ -80,9 +79,9 @@ class Certificate:
 
     @property
     def states(self) -> dict[int, str]:
-        """The state of every check, by number."""
+        """The state of every check, by number; one that was left out is not tested."""
         checks = self.lines["check"].to_numpy()
-        return {int(check): overall(self.lines["state"][checks == check]) for check in np.unique(checks)}
+        return {check: overall(self.lines["state"][checks == check]) for check in NAMES}
 
     @property
     def verdict(self) -> str:
@@ -122,7 +121,7 @@ class Certificate:
         )
         if self.verdict == CERTIFIED:
             return f"{size} are a circuit {where}: {effect}{families}; all six checks pass."
-        limits = [c for c in (FAMILIES, TRACKS, COMPLETE, MINIMAL) if states.get(c) != PASS]
+        limits = [c for c in (FAMILIES, TRACKS, COMPLETE, MINIMAL) if states[c] != PASS]
         named = "; ".join(self._problem(check) for check in limits)
         return f"{size} are a circuit {where} with limits: {effect}{families}, but {named}."
 
@@ -130,15 +129,15 @@ class Certificate:
         """What is wrong with a check that did not pass, in words."""
         rows = self.lines[self.lines["check"] == check]
         state = self.states[check]
-        line = rows[rows["state"] == state].iloc[0]
         if state == NOT_TESTED:
-            return f"{NAMES[check]} is not tested ({line['note']})"
+            return f"{NAMES[check]} is not tested ({'; '.join(rows['note']) or 'left out'})"
+        line = rows[rows["state"] == state].iloc[0]
         value = number(line)
         words = {
             SUFFICIENT: f"alone they explain {value} of the mean effect",
             FAMILIES: f"the family {str(line['note']).split(',')[0]} has an explained effect of {value}",
             TRACKS: f"single prompts are not followed ({line['measure']} {value})",
-            NECESSARY: f"without them the model loses {value} of the effect"
+            NECESSARY: f"without them the model loses only {value} of the effect"
             if line["measure"] != "p against layer-matched random sets"
             else f"random heads of the same layers matter as much (p = {line['value']:.2g})",
             COMPLETE: f"something is missing (model and circuit differ by {value} when both lose the same heads)",
@@ -169,13 +168,7 @@ class Certificate:
         return self.examples.assign(error=error).nlargest(most, "error")
 
     def __repr__(self) -> str:
-        lines = [
-            f"  {row['check']:>2} {row['name']:<22}{row['state']:<11}{row['measure']}: {number(row)}"
-            + (f" (needed: {row['needed']})" if row["needed"] else "")
-            + (f"; {row['note']}" if row["note"] else "")
-            for row in self.lines.to_dict("records")
-        ]
-        return "\n".join([f"Certificate: {self.verdict}. {self.sentence}", *lines])
+        return "\n".join([f"Certificate: {self.verdict}. {self.sentence}", *in_words(self.lines)])
 
     def _repr_html_(self) -> str:
         from headwise.display import html_table
@@ -206,14 +199,15 @@ class Certificate:
             )
         )
 
-    def save(self, path: str | Path) -> None:
-        """Write to one `.npz` file (plain arrays and a JSON string; no pickle)."""
-        save_result(path, self)
 
-    @classmethod
-    def load(cls, path: str | Path) -> Certificate:
-        """Read what `save` wrote."""
-        return load_result(path, cls)
+def in_words(lines: pd.DataFrame) -> list[str]:
+    """Every line of every check as a line of text."""
+    return [
+        f"  {row['check']:>2} {row['name']:<22} {row['state']:<11} {row['measure']}: {number(row)}"
+        + (f" (needed: {row['needed']})" if row["needed"] else "")
+        + (f"; {row['note']}" if row["note"] else "")
+        for row in lines.to_dict("records")
+    ]
 
 
 def plain(value: float) -> str:

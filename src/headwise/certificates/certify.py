@@ -44,9 +44,9 @@ from headwise.progress import Progress, announce, reporting
 from headwise.scores import score
 from headwise.scores.registry import method as method_named
 from headwise.scores.registry import own_options
-from headwise.settings import Count, Named, Seed, Settings, Several
-from headwise.several import several
+from headwise.settings import Count, Named, Seed, Settings, Several, several
 from headwise.sweeps.plan import usual_options
+from headwise.sweeps.sweep import reads_answers
 from headwise.tasks.examples import Task
 from headwise.tasks.opening import as_task
 
@@ -117,44 +117,44 @@ def certify(
     >>> hw.certify(model, test, hw.score(model, find, "nested"), k=48, found_on=find)     # doctest: +SKIP
     """
     task = as_task(task, model, {})
-    asked = Request(**options)
-    chosen = circuit_of(model, heads, k, {"task": task.name, "reference": asked.reference})
-    if isinstance(heads, Scores) and asked.method is None:
-        asked = asked.replaced(
-            method=heads.method, method_options=asked.method_options or heads.details["options"]
+    request = Request(**options)
+    chosen = circuit_of(model, heads, k, {"task": task.name, "reference": request.reference})
+    if isinstance(heads, Scores) and request.method is None:
+        request = request.replaced(
+            method=heads.method, method_options=request.method_options or heads.details["options"]
         )
-    bench = Bench(model, chosen, asked.metric, asked.reference, asked.seed)
-    if asked.negatives is None and not asked.quick:
-        asked = asked.replaced(negatives=task.negatives(NEGATIVES, model=model))
-    bench.options |= {"reference_task": asked.reference_task, "batch_tokens": asked.batch_tokens}
-    if asked.refits is None:
-        asked = asked.replaced(refits=_ranked_again(bench, asked, progress))
-    rows = planned_rows(task, chosen, asked)
+    bench = Bench(model, chosen, request.metric, request.reference, request.seed)
+    if request.negatives is None and not request.quick:
+        request = request.replaced(negatives=task.negatives(NEGATIVES, model=model))
+    bench.options |= {"reference_task": request.reference_task, "batch_tokens": request.batch_tokens}
+    if request.refits is None:
+        request = request.replaced(refits=_ranked_again(bench, request, progress))
+    rows = planned_rows(task, chosen, request)
     with reporting(f"certifying {len(chosen)} heads on {task.name}", rows, progress) as bench.advance:
-        return _certificate(bench, task, asked)
+        return _certificate(bench, task, request)
 
 
-def planned_rows(task: Task, heads: Sequence[Head], asked: Request) -> int:
+def planned_rows(task: Task, heads: Sequence[Head], request: Request) -> int:
     """Forward rows of a certificate, about: variants × examples."""
-    elsewhere = len(several(asked.others)) + (asked.negatives is not None)
-    more = 2 * asked.subsets + len(heads) + 6 + elsewhere * (SPECIFIC_DRAWS + 2)
-    return (6 + asked.draws + (0 if asked.quick else more)) * len(task)
+    elsewhere = len(several(request.others)) + (request.negatives is not None)
+    more = 2 * request.subsets + len(heads) + 6 + elsewhere * (SPECIFIC_DRAWS + 2)
+    return (6 + request.draws + (0 if request.quick else more)) * len(task)
 
 
-def _ranked_again(bench: Bench, asked: Request, progress: Progress) -> Refits:
+def _ranked_again(bench: Bench, request: Request, progress: Progress) -> Refits:
     """The rankings of checks 8, 10 and 11, on the examples that found the set."""
-    if asked.found_on is None or asked.quick:
+    if request.found_on is None or request.quick:
         why = "the set was given without the examples that found it"
         return Refits(
             untested=dict.fromkeys(map(str, (checks.STABLE, checks.ALTERNATIVES, checks.BESIDE)), why)
         )
-    methods = [*([] if asked.method is None else [asked.method]), *asked.beside, REPELLED]
+    methods = [*([] if request.method is None else [request.method]), *request.beside, REPELLED]
     fast = bench.model.device.type != "cpu"
     plan = Plan(
-        finding=as_task(asked.found_on, bench.model, {}),
+        finding=as_task(request.found_on, bench.model, {}),
         chosen=bench.chosen,
-        options=usual_options(methods, asked.method_options or {}, fast=fast, quick=False),
-        **{name: getattr(asked, name) for name in ("method", "stable", "alternatives", "beside", "seed")},
+        options=usual_options(methods, request.method_options or {}, fast=fast, quick=False),
+        **{name: getattr(request, name) for name in ("method", "stable", "alternatives", "beside", "seed")},
     )
     if progress is True:
         announce(refits.announcement(bench, plan.finding, 0, plan), progress)
@@ -166,9 +166,9 @@ def _ranked_again(bench: Bench, asked: Request, progress: Progress) -> Refits:
             method = method_named(fit.method)
             options = own_options(fit.method, fit.options | others)
             reference = bench.reference if method.ablates else None
-            how: dict[str, Any] = {"metric": bench.metric, "reference": reference, "seed": fit.seed}
-            how |= {"batch_tokens": asked.batch_tokens, "progress": bool(progress)}
-            orders.append(order_of(score(bench.model, fit.task, fit.method, **how, **options)))
+            settings: dict[str, Any] = {"metric": bench.metric, "reference": reference, "seed": fit.seed}
+            settings |= {"batch_tokens": request.batch_tokens, "progress": bool(progress)}
+            orders.append(order_of(score(bench.model, fit.task, fit.method, **settings, **options)))
         return orders
 
     return plan.carried_out(rank)
@@ -194,35 +194,34 @@ def circuit_of(
     return chosen
 
 
-def _certificate(bench: Bench, task: Task, asked: Request) -> Certificate:
-    chosen, limits, again = bench.chosen, asked.thresholds, asked.refits or Refits()
+def _certificate(bench: Bench, task: Task, request: Request) -> Certificate:
+    chosen, limits, again = bench.chosen, request.thresholds, request.refits or Refits()
     others: list[Order] = []
-    drawn, unmatched = random_sets(bench.every, chosen, asked.draws, asked.seed)
-    parts = [] if asked.quick else subsets_of(chosen, asked.subsets, asked.seed)
-    single = [] if asked.quick or len(chosen) == 1 else [_without(chosen, [head]) for head in chosen]
+    drawn, unmatched = random_sets(bench.every, chosen, request.draws, request.seed)
+    parts = [] if request.quick else subsets_of(chosen, request.subsets, request.seed)
+    single = [] if request.quick or len(chosen) == 1 else [_without(chosen, [head]) for head in chosen]
     gates = [
-        [bench.kept([]), bench.kept(chosen), bench.without(chosen)],
         [bench.without(heads) for heads in drawn],
         [bench.without(part) for part in parts],
         [bench.kept(_without(chosen, part)) for part in parts],
         [bench.kept(rest) for rest in single],
+        [bench.kept([]), bench.without(chosen), bench.kept(chosen)],
     ]
-    full, values = bench.values(bench.engine(task), list(chain(*gates)))
-    ends, random_, model_part, set_part, set_single = np.split(values, np.cumsum([*map(len, gates)])[:-1])
-    none, kept, without = ends
-    answers = _same_answers(bench, task, gates[0][1])
+    full, values, answers = _answered(bench, task, list(chain(*gates)))
+    random_, model_part, set_part, set_single, ends = np.split(values, np.cumsum([*map(len, gates)])[:-1])
+    none, without, kept = ends
     found = Followed(full, none, kept, answers, task.families(), task.shared_groups())
 
     levels = checks.levels(found, limits)
     lines = [checks.sufficient(found, limits), checks.in_families(levels, limits)]
-    lines += checks.tracks(found, limits, asked.seed)
+    lines += checks.tracks(found, limits, request.seed)
     lines += checks.necessary(found, without, random_, unmatched, limits)
     shares = refits.membership(chosen, again.halves)
     changes = _changes(bench, found, set_single, shares, limits)
-    if not asked.quick:
-        lines.append(checks.complete(found, model_part, set_part, limits, asked.seed))
+    if not request.quick:
+        lines.append(checks.complete(found, model_part, set_part, limits, request.seed))
         lines.append(_minimal(bench, task, found, changes, limits))
-        lines += specific(bench, asked.negatives, several(asked.others), drawn[:SPECIFIC_DRAWS])
+        lines += specific(bench, request.negatives, several(request.others), drawn[:SPECIFIC_DRAWS])
         lines += refits.stable(chosen, again)
         lines += ablations(bench, task)
         counted, others = refits.alternatives(bench, task, again, limits)
@@ -261,7 +260,7 @@ def _examples(task: Task, found: Followed) -> pd.DataFrame:
 
 
 def _changes(
-    bench: Bench, found: Followed, set_single: np.ndarray, shares: np.ndarray, asked: Thresholds
+    bench: Bench, found: Followed, set_single: np.ndarray, shares: np.ndarray, thresholds: Thresholds
 ) -> pd.DataFrame:
     """What the set loses without each of its heads; no rows where that was not measured."""
     heads = bench.chosen[: len(set_single)]
@@ -269,7 +268,7 @@ def _changes(
     named["head"] = [head.head for head in heads]
     if not len(set_single):
         return pd.DataFrame(columns=[*named, "change", "lo", "hi", "adds", "refits"])
-    changes = checks.head_changes(found, set_single, asked).assign(refits=shares)
+    changes = checks.head_changes(found, set_single, thresholds).assign(refits=shares)
     return pd.concat([pd.DataFrame(named), changes], axis=1)
 
 
@@ -294,16 +293,22 @@ def subsets_of(chosen: Order, count: int, seed: int) -> list[Order]:
     return [draw.sample(chosen, draw.randint(1, len(chosen) // 2)) for _ in range(count)]
 
 
-def _same_answers(bench: Bench, task: Task, gates: np.ndarray) -> np.ndarray | None:
-    """`[E]`: 1 where the most likely of target and foils is that of the whole model; None without foils."""
-    if not all(example.foils for example in task):
-        return None
-    measured = bench.engine(task, winner(task)).measure(gates[None])
-    return (measured.values == measured.full)[0].astype(float)
+def _answered(
+    bench: Bench, task: Task, gates: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """`Bench.answered`; without foils there is no answer to compare, and other rows than the metric's have an engine
+    of their own."""
+    engine = bench.engine(task)
+    beside = reads_answers(engine)
+    full, values, same = bench.answered(engine, gates)
+    if not beside and all(example.foils for example in task):
+        measured = bench.engine(task, winner(task)).measure(gates[-1][None])
+        same = (measured.values == measured.full)[0].astype(float)
+    return full, values, same
 
 
 def _minimal(
-    bench: Bench, task: Task, found: Followed, changes: pd.DataFrame, asked: Thresholds
+    bench: Bench, task: Task, found: Followed, changes: pd.DataFrame, thresholds: Thresholds
 ) -> dict[str, Any]:
     passengers, unsure = (
         [head for head, one in zip(bench.chosen, changes["adds"], strict=False) if one == state]
@@ -312,7 +317,6 @@ def _minimal(
     dropped, smaller = passengers or unsure, None
     if dropped and len(dropped) < len(bench.chosen):
         gates = bench.kept(_without(bench.chosen, dropped))
-        full, (kept,) = bench.values(bench.engine(task), [gates])
-        answers = _same_answers(bench, task, gates)
+        full, (kept,), answers = _answered(bench, task, [gates])
         smaller = Followed(full, found.none, kept, answers, found.families, found.groups)
-    return checks.minimal(found, smaller, [*map(str, passengers)], [*map(str, unsure)], asked)
+    return checks.minimal(found, smaller, [*map(str, passengers)], [*map(str, unsure)], thresholds)

@@ -19,8 +19,7 @@ from pydantic import Field
 
 from headwise import stats
 from headwise.settings import Settings, Share
-from headwise.sweeps.explained import CLOSE, tracking
-from headwise.sweeps.families import FEWEST, levels_of
+from headwise.sweeps.explained import CLOSE, FEWEST, levels_of, tracking
 
 PASS, FAIL, UNDECIDED, NOT_TESTED, REPORTED = "pass", "fail", "undecided", "not tested", "reported"
 SUFFICIENT, FAMILIES, TRACKS, NECESSARY, COMPLETE, MINIMAL = range(1, 7)
@@ -137,27 +136,27 @@ def untested(check: int, measure: str, note: str, n: int = 0) -> dict[str, Any]:
 # ---- 1 to 3: does the set do what the model does? --------------------------------------------------------------------
 
 
-def sufficient(found: Followed, asked: Thresholds) -> dict[str, Any]:
+def sufficient(found: Followed, thresholds: Thresholds) -> dict[str, Any]:
     """Check 1: the explained effect of the set is 1."""
     value, lo, hi = share(found.kept - found.none, found.effects, found.groups)
-    state = judged(lo, hi, found.n, least=1 - asked.sufficient, most=1 + asked.sufficient)
+    state = judged(lo, hi, found.n, least=1 - thresholds.sufficient, most=1 + thresholds.sufficient)
     note = "the interval of m(full) − m(none) includes 0: no effect to explain" if np.isnan(value) else ""
-    more: dict[str, Any] = {"threshold": asked.sufficient, "n": found.n, "state": state, "note": note}
+    more: dict[str, Any] = {"threshold": thresholds.sufficient, "n": found.n, "state": state, "note": note}
     return row(SUFFICIENT, "explained effect", value, (lo, hi), **more)
 
 
-def levels(found: Followed, asked: Thresholds) -> pd.DataFrame:
+def levels(found: Followed, thresholds: Thresholds) -> pd.DataFrame:
     """Check 2, a row per level of each facet; the intervals hold together."""
     rows = []
     for one in levels_of((found.kept - found.none)[None], found.effects, found.families, found.groups):
         value, lo, hi = (float(end[0]) for end in (one.value, one.lo, one.hi))
-        state = judged(lo, hi, one.n, least=1 - asked.family, most=1 + asked.family)
+        state = judged(lo, hi, one.n, least=1 - thresholds.family, most=1 + thresholds.family)
         state = NOT_TESTED if one.left_out else state
         rows.append((one.facet, one.level, one.n, value, lo, hi, state, one.left_out))
     return pd.DataFrame(rows, columns=["facet", "level", "n", "value", "lo", "hi", "state", "note"])
 
 
-def in_families(table: pd.DataFrame, asked: Thresholds) -> dict[str, Any]:
+def in_families(table: pd.DataFrame, thresholds: Thresholds) -> dict[str, Any]:
     """Check 2: the line of the level that is farthest from 1, among those with the worst state."""
     measure = "explained effect of the family farthest from 1"
     tested = table[table["state"] != NOT_TESTED]
@@ -175,11 +174,16 @@ def in_families(table: pd.DataFrame, asked: Thresholds) -> dict[str, Any]:
     note = f"{farthest['facet']} = {farthest['level']}, the farthest of {len(tested)} families"
     if len(left_out):
         note += f"; {len(left_out)} left out ({left_out.iloc[0]['note']})"
-    more: dict[str, Any] = {"threshold": asked.family, "n": int(farthest["n"]), "state": state, "note": note}
+    more: dict[str, Any] = {
+        "threshold": thresholds.family,
+        "n": int(farthest["n"]),
+        "state": state,
+        "note": note,
+    }
     return row(FAMILIES, measure, farthest["value"], (farthest["lo"], farthest["hi"]), **more)
 
 
-def tracks(found: Followed, asked: Thresholds, seed: int = 0) -> list[dict[str, Any]]:
+def tracks(found: Followed, thresholds: Thresholds, seed: int = 0) -> list[dict[str, Any]]:
     """Check 3: the set follows the model from example to example, and gives its answers.
 
     Where the model's own metric hardly differs between examples, R² would ask for differences that are too small to
@@ -188,14 +192,14 @@ def tracks(found: Followed, asked: Thresholds, seed: int = 0) -> list[dict[str, 
     options: dict[str, Any] = {"groups": found.groups, "seed": seed}
     followed = tracking(0, found.kept, found.full, float(found.effects.mean()), **options)
     if all_alike(found.full, found.effects):
-        measure, value, least = "within a fifth of the mean effect", followed.within, asked.within
+        measure, value, least = "within a fifth of the mean effect", followed.within, thresholds.within
         ends = followed.within_lo, followed.within_hi
         spread = found.full.std() / abs(found.effects.mean())
         note = (
             f"all examples are alike: the metric varies by {spread:.0%} of the effect; R² {followed.r2:.2f}"
         )
     else:
-        measure, value, least = "R² over examples", followed.r2, asked.r2
+        measure, value, least = "R² over examples", followed.r2, thresholds.r2
         ends = followed.r2_lo, followed.r2_hi
         note = f"{followed.within:.0%} of the examples within a fifth of the mean effect"
     state = judged(*ends, found.n, least=least)
@@ -204,8 +208,8 @@ def tracks(found: Followed, asked: Thresholds, seed: int = 0) -> list[dict[str, 
     if found.same_answer is None:
         return [*lines, untested(TRACKS, "same answer", "an example has no foils", found.n)]
     lo, hi = map(float, stats.share_interval(found.same_answer, groups=found.groups))
-    state = judged(lo, hi, found.n, least=asked.agreement)
-    more = {"threshold": asked.agreement, "n": found.n, "state": state}
+    state = judged(lo, hi, found.n, least=thresholds.agreement)
+    more = {"threshold": thresholds.agreement, "n": found.n, "state": state}
     return [*lines, row(TRACKS, "same answer", found.same_answer.mean(), (lo, hi), **more)]
 
 
@@ -215,12 +219,12 @@ def all_alike(full: np.ndarray, effects: np.ndarray) -> bool:
     return bool(full.std() < CLOSE * abs(effects.mean()))
 
 
-def first_three(found: Followed, asked: Thresholds) -> dict[int, str]:
+def first_three(found: Followed, thresholds: Thresholds) -> dict[int, str]:
     """The states of checks 1 to 3 alone."""
     return {
-        SUFFICIENT: str(sufficient(found, asked)["state"]),
-        FAMILIES: overall(levels(found, asked)["state"]),
-        TRACKS: overall(str(line["state"]) for line in tracks(found, asked)),
+        SUFFICIENT: str(sufficient(found, thresholds)["state"]),
+        FAMILIES: overall(levels(found, thresholds)["state"]),
+        TRACKS: overall(str(line["state"]) for line in tracks(found, thresholds)),
     }
 
 
@@ -228,7 +232,7 @@ def first_three(found: Followed, asked: Thresholds) -> dict[int, str]:
 
 
 def necessary(
-    found: Followed, without: np.ndarray, draws: np.ndarray, unmatched: str, asked: Thresholds
+    found: Followed, without: np.ndarray, draws: np.ndarray, unmatched: str, thresholds: Thresholds
 ) -> list[dict[str, Any]]:
     """Check 4: ablating the set costs much of the effect, and more than ablating layer-matched random sets.
 
@@ -236,8 +240,8 @@ def necessary(
     set cannot be matched, and `unmatched` says why.
     """
     value, lo, hi = share(found.full - without, found.effects, found.groups)
-    state = judged(lo, hi, found.n, least=asked.necessary)
-    more: dict[str, Any] = {"threshold": asked.necessary, "n": found.n, "state": state}
+    state = judged(lo, hi, found.n, least=thresholds.necessary)
+    more: dict[str, Any] = {"threshold": thresholds.necessary, "n": found.n, "state": state}
     lines = [row(NECESSARY, "share of the effect lost without it", value, (lo, hi), **more)]
     measure = "p against layer-matched random sets"
     if not len(draws):
@@ -247,14 +251,14 @@ def necessary(
     p = (as_large + 1) / (len(draws) + 1)
     median = float(np.median(costs) / found.effects.mean())
     note = f"the median of {len(draws)} random sets loses {median:.0%} of the effect"
-    decided = found.n >= FEWEST and 1 / (len(draws) + 1) <= asked.p  # with few draws no p is small
-    state = (PASS if p <= asked.p else FAIL) if decided else UNDECIDED
-    more = {"threshold": asked.p, "n": len(draws), "state": state, "note": note}
+    decided = found.n >= FEWEST and 1 / (len(draws) + 1) <= thresholds.p  # with few draws no p is small
+    state = (PASS if p <= thresholds.p else FAIL) if decided else UNDECIDED
+    more = {"threshold": thresholds.p, "n": len(draws), "state": state, "note": note}
     return [*lines, row(NECESSARY, measure, p, (np.nan, np.nan), **more)]
 
 
 def complete(
-    found: Followed, model_without: np.ndarray, set_without: np.ndarray, asked: Thresholds, seed: int = 0
+    found: Followed, model_without: np.ndarray, set_without: np.ndarray, thresholds: Thresholds, seed: int = 0
 ) -> dict[str, Any]:
     """Check 5: model and circuit lose the same when the same heads K of the set are ablated in both (`[S, E]` each).
 
@@ -267,13 +271,13 @@ def complete(
     shares = np.abs(gaps.mean(axis=0) / found.effects.mean())
     resampled = stats.resampled_ratio(gaps, found.effects, groups=found.groups, seed=seed)
     ends = stats.resampled_interval(np.abs(resampled).mean(axis=1), found.n, groups=found.groups)
-    state = judged(*ends, found.n, most=asked.complete)
+    state = judged(*ends, found.n, most=thresholds.complete)
     note = f"the largest of {len(shares)} is {shares.max():.2f}"
-    more: dict[str, Any] = {"threshold": asked.complete, "n": found.n, "state": state, "note": note}
+    more: dict[str, Any] = {"threshold": thresholds.complete, "n": found.n, "state": state, "note": note}
     return row(COMPLETE, measure, shares.mean(), ends, **more)
 
 
-def head_changes(found: Followed, set_without_head: np.ndarray, asked: Thresholds) -> pd.DataFrame:
+def head_changes(found: Followed, set_without_head: np.ndarray, thresholds: Thresholds) -> pd.DataFrame:
     """For each head of the set: the explained effect that the set loses without it, and whether it adds nothing.
 
     set_without_head `[N, E]`. The intervals hold for all heads together (Bonferroni). A passenger is a head whose whole
@@ -284,7 +288,7 @@ def head_changes(found: Followed, set_without_head: np.ndarray, asked: Threshold
     together = 1 - 0.05 / max(1, len(set_without_head))
     ratio = stats.ratio_interval(losses, found.effects, groups=found.groups, level=together)
     ends = zip(ratio.lo, ratio.hi, strict=True)
-    states = [judged(*one, found.n, least=-asked.idle, most=asked.idle) for one in ends]
+    states = [judged(*one, found.n, least=-thresholds.idle, most=thresholds.idle) for one in ends]
     adds = [{PASS: NOTHING, FAIL: SOMETHING}.get(state, state) for state in states]
     return pd.DataFrame({"change": ratio.value, "lo": ratio.lo, "hi": ratio.hi, "adds": adds})
 
@@ -294,7 +298,7 @@ def minimal(
     smaller: Followed | None,
     passengers: Sequence[str],
     unsure: Sequence[str],
-    asked: Thresholds,
+    thresholds: Thresholds,
 ) -> dict[str, Any]:
     """Check 6: no smaller set does the same.
 
@@ -303,12 +307,12 @@ def minimal(
     itself passes; it passes if that set fails one of them.
     """
     more: dict[str, Any] = {"n": found.n}
-    states = {check: state for check, state in first_three(found, asked).items() if state == PASS}
+    states = {check: state for check, state in first_three(found, thresholds).items() if state == PASS}
     if SUFFICIENT not in states:
         return untested(MINIMAL, "passengers", "the set is not shown to be sufficient", found.n)
     if smaller is None:
         return row(MINIMAL, "passengers", len(passengers), (np.nan, np.nan), state=PASS, **more)
-    again = first_three(smaller, asked)
+    again = first_three(smaller, thresholds)
     left = {again[check] for check in states}
     state = PASS if FAIL in left else FAIL if passengers and left == {PASS} else UNDECIDED
     word = {FAIL: "do", PASS: "do not do", UNDECIDED: "may do"}[state]

@@ -124,14 +124,14 @@ def announcement(bench: Bench, task: Task, rows: float, plan: Plan | None) -> st
     length = float(np.mean([len(bench.model.tokens(example.prompt)) for example in task]))
     pace = tokens_per_second(bench.model, task) / length
     again = plan.rows(bench.model, bench.reference) if plan else 0
-    said = (
+    planned = (
         f"certify: about {rows + again:,.0f} forward rows, {duration((rows + again) / pace)} on this device"
     )
     if plan is None or not again:
-        return said
+        return planned
     halves = len(plan.fits()) - len(plan.beside)
     return (
-        f"{said}, of which {duration(again / pace)} for checks 8, 10 and 11, which rank heads again ({halves} "
+        f"{planned}, of which {duration(again / pace)} for checks 8, 10 and 11, which rank heads again ({halves} "
         f"half-samples, {plan.alternatives} fits that avoid the set, {len(plan.beside)} other methods); stable=0, "
         "alternatives=0 and beside=[] leave them out"
     )
@@ -188,7 +188,7 @@ def _listed(chosen: Order, inside: np.ndarray, note: str, most: int = 12) -> str
 
 
 def alternatives(
-    bench: Bench, task: Task, refits: Refits, asked: Thresholds
+    bench: Bench, task: Task, refits: Refits, thresholds: Thresholds
 ) -> tuple[list[dict[str, Any]], list[Order]]:
     """Check 10: circuits of the same size that explain as much and share few heads, and the line that counts them."""
     measure = "other circuits of the same size, at least"
@@ -199,7 +199,7 @@ def alternatives(
     notes = []
     for order, value in zip(tried, _explained(bench, task, tried), strict=True):
         overlap = max(jaccard(order, other) for other in (bench.chosen, *found))
-        good = abs(1 - value) <= asked.sufficient and overlap <= MOST_JACCARD
+        good = abs(1 - value) <= thresholds.sufficient and overlap <= MOST_JACCARD
         found += [order] if good else []
         names = _listed(order, np.ones(len(order), dtype=bool), "") if good else "not counted"
         notes.append(f"explained effect {value:.2f}, Jaccard {overlap:.2f}: {names}")

@@ -57,10 +57,17 @@ class Bench:
 
     def values(self, engine: Engine, gates: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """The metric with all heads `[E]`, and under each of these gates `[V, E]`."""
+        return self.answered(engine, gates)[:2]
+
+    def answered(
+        self, engine: Engine, gates: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """The same, and where the last of these gates give the whole model's answer `[E]`, if the engine reads it."""
         measured = engine.measure(np.stack(gates))
         self.rows_spent += engine.rows_spent
-        full = measured.full[0]
-        return full, full - measured.effects  # each beside the whole model in its own batch
+        full, told = measured.full[0], measured.second
+        same = None if told is None else (told.values[-1] == told.full[-1]).astype(float)
+        return full, full - measured.effects, same  # each beside the whole model in its own batch
 
     def followed(self, task: Task, reference: str | None = None) -> Followed:
         """The circuit on another task or under another ablation type."""

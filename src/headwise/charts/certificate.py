@@ -46,12 +46,12 @@ _MOST_LEVELS = 16
 QUESTIONS = {
     (1, 0): "Does it do the task alone?",
     (2, 0): "In every kind of prompt?",
-    (3, 0): "Does it follow single prompts?",
-    (3, 1): "Does it give the same answers?",
+    (3, 0): "Prompt by prompt?",
+    (3, 1): "With the same answers?",
     (4, 0): "Does the model need it?",
     (4, 1): "More than random heads? (p)",
     (5, 0): "Is nothing missing?",
-    (6, 0): "Is nothing too much? (passengers)",
+    (6, 0): "How many heads add nothing?",
 }
 """What the lines of checks 1 to 6 ask, by check and part."""
 _LAST = 6
@@ -76,13 +76,10 @@ def certificate_chart(
     judged, reported = lines[lines["check"] <= _LAST], lines[lines["check"] > _LAST]
     metric, verdict = str(first["metric"]), str(first["verdict"])
     tested = levels[levels["state"] != "not tested"] if len(levels) else levels
-    page = [
-        _checks(judged, verdict),
-        *([_families(tested)] if len(tested) else []),
-        _followed(examples, metric),
-    ]
-    page += [_reported(reported)] if len(reported) else []
-    panels = [*page, _least_followed(examples, metric)]
+    # The page has the checks and the prompts as tables, which a phone can show.
+    page = [*([_families(tested)] if len(tested) else []), _followed(examples, metric)]
+    panels = [_checks(judged, verdict), *page, *([_reported(reported)] if len(reported) else [])]
+    panels.append(_least_followed(examples, metric))
     # Rows of the figure on paper, in lines of text: checks, then families beside examples, then the rest.
     middle = [1, 2] if len(tested) else [1, 1]
     heights = [len(judged) + 2, 9, *([len(reported)] if len(reported) else []), 2 * _LEAST_FOLLOWED]
@@ -94,7 +91,9 @@ def certificate_chart(
         name=name,
         title=f"Certificate of {counted(len(heads), 'head')}, {what}: {verdict}",
         heading=f"{textwrap.fill(claim, 105)}.\n{textwrap.fill(sentence, 105).rstrip('.')}",
-        note="Brackets: 95 % confidence intervals over examples; those of families hold together",
+        note="1, 2: the share of the effect (metric with all heads minus with none) that the set alone makes; 1: as "
+        "the model. 4: the share lost\nwithout the set. 5: mean difference in shares. Brackets: 95 % intervals over "
+        "examples; those of families hold together",
         panels=panels,
         page=page,
         caption="A check passes if its whole interval is on the right side of the threshold, fails if the whole "
@@ -106,7 +105,8 @@ def certificate_chart(
         columns=2,
         page_columns=2,
         height=400,
-        table=lines[["check", "name", "state", "measure", "value", "lo", "hi", "needed", "n", "note"]],
+        table=_table(lines),
+        table_shown=True,
     )
 
 
@@ -127,16 +127,33 @@ def _text_panel(title: str, marks: list[Label], rows: float) -> Panel:
     return Panel(title=title, marks=marks, x=x, y=y, bare=True)
 
 
+def _questions(lines: pd.DataFrame) -> list[str]:
+    """What every line asks, or what it measures."""
+    rows, parts = lines.to_dict("records"), lines.groupby("check").cumcount()
+    return [
+        QUESTIONS.get((row["check"], part), row["measure"]) + " (R²)" * row["measure"].startswith("R²")
+        for row, part in zip(rows, parts, strict=True)
+    ]
+
+
+def _table(lines: pd.DataFrame) -> pd.DataFrame:
+    """Every line in the words of the page on paper."""
+    numbers = [_number(row) for row in lines.to_dict("records")]
+    words: dict[str, Any] = {
+        "question": _questions(lines),
+        "result [95 % CI]": numbers,
+        "needed": lines["needed"],
+    }
+    return lines[["check", "state"]].assign(**words, n=lines["n"], note=lines["note"])
+
+
 def _checks(lines: pd.DataFrame, verdict: str) -> Panel:
     """The verdict in large; then a row per line: state, question, number with interval, and what was asked for."""
     marks = [Label(x=0, y=0.2, text=verdict.upper(), colour=VERDICTS[verdict], across="left", size=17)]
     columns = (("state", 0.0), ("question", 0.16), ("result [95 % CI]", 0.62), ("needed", 0.9))
     marks += [Label(x=x, y=1.4, text=text, colour=GREY, across="left", size=7.5) for text, x in columns]
-    parts = lines.groupby("check").cumcount()
-    for y, (row, part) in enumerate(zip(lines.to_dict("records"), parts, strict=True), 2):
-        question = f"{row['check']} {QUESTIONS.get((row['check'], part), row['measure'])}"
-        question += " (R²)" if row["measure"].startswith("R²") else ""
-        words = (row["state"], question, _number(row), row["needed"] or "–")
+    for y, (row, question) in enumerate(zip(lines.to_dict("records"), _questions(lines), strict=True), 2):
+        words = (row["state"], f"{row['check']} {question}", _number(row), row["needed"] or "–")
         for (_, x), text in zip(columns, words, strict=True):
             colour = INK if x else COLOURS[row["state"]]
             marks.append(Label(x=x, y=y + 0.2, text=text, colour=colour, across="left", size=7.5))
@@ -216,5 +233,5 @@ def _followed(examples: pd.DataFrame, metric: str) -> Panel:
         marks=marks,
         x=Axis(label=f"{metric}, all heads", limits=limits),
         y=Axis(label=f"{metric}, the set alone", limits=limits),
-        legend="lower right",
+        legend="upper left",
     )

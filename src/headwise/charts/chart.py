@@ -293,6 +293,8 @@ class Chart:
     """Height of one panel on the page, in pixels."""
     table: pd.DataFrame | None = None
     """The chart's numbers as a table, for readers who cannot see the chart."""
+    table_shown: bool = False
+    """Whether the page shows the table at once: it has what panels of text have on paper."""
 
     @property
     def page_panels(self) -> list[Panel]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,17 +54,14 @@ PAPER_WIDTH = 7.2
 """Inches of a figure across a page."""
 R2, LOWEST = "r2", "lowest_family"
 """Columns of the curves, and rows of panels, beside the explained effect."""
-_HEIGHTS = {EXPLAINED: 4, R2: 3, LOWEST: 3}
-"""Of the rows of panels, relative."""
-_EXTRA = {EXPLAINED: 0.0, R2: 1.6, LOWEST: 1.6}
-"""Inches that a row of panels adds to the figure."""
-_ABOUT = {
-    EXPLAINED: "",
-    R2: "R² = 1 − Σ(kept − full)² / Σ(full − its mean)² over examples: 0 is a constant, 1 follows the model; "
-    "the axis ends at −1. ",
-    LOWEST: "Lowest family: the lowest explained effect of a family of at least 20 examples, with an interval for all "
-    "of them together. ",
-}
+_ROWS = {
+    EXPLAINED: (4, 0.0, ""),
+    R2: (3, 1.6, "R² = 1 − Σ(kept − full)² / Σ(full − its mean)² over examples: 0 is a constant, 1 follows the model; "
+    "the axis ends at −1. "),
+    LOWEST: (3, 1.6, "Lowest family: the lowest explained effect of a family of at least 20 examples, with an interval "
+    "for all of them together. "),
+}  # fmt: skip
+"""Of each row of panels: its relative height, the inches that it adds to the figure, and what the caption says."""
 _SHARES = {"within": ("examples within a fifth of the effect", "dash"), "agreement": ("same answer", "dot")}
 """Shares of examples: name and dash of their lines."""
 _DASHES = ("dash", "dot", "dashdot", "solid")
@@ -107,6 +104,7 @@ def explained_chart(
     members = _members(table) if members is None else members[members["model"].isin(table["model"])]
     members = members[members["task"].isin(table["task"])]
     tasks, note = distinct(members["task"]), moved_note(table)
+    ratios = pd.DataFrame() if ratios is None else ratios
     drawn = _Panels(table, members, chosen, orders or {}, ratios, threshold, note)
     columns, blocks = grid_shape(len(tasks))
     kinds = drawn.kinds()
@@ -116,7 +114,7 @@ def explained_chart(
         some = tasks[start : start + columns]
         for kind in kinds:
             numbers = list(range(len(panels), len(panels) + len(some)))
-            places += [numbers + [-1] * (columns - len(some))] * (_HEIGHTS[kind] if len(kinds) > 1 else 1)
+            places += [numbers + [-1] * (columns - len(some))] * (_ROWS[kind][0] if len(kinds) > 1 else 1)
             panels += [drawn.panel(kind, task) for task in some]
     several = table.loc[~table["series"].isin(CONTROLS), "series"].nunique() > 1
     width = {1: 4.6, 2: 6.0}.get(columns, PAPER_WIDTH)
@@ -131,10 +129,10 @@ def explained_chart(
         + ("Thin: the other orders. " * (several and drawn.alone))
         + about_controls(drawn.table, note)
         + _better_controls(drawn.table)
-        + "".join(_ABOUT[kind] for kind in kinds)
+        + "".join(_ROWS[kind][2] for kind in kinds)
         + "The dashed segment joins two models where they reach the threshold; beside it is the ratio of their "
         "circuit sizes.",
-        size=(width, height + sum(_EXTRA[kind] for kind in kinds) * blocks),
+        size=(width, height + sum(_ROWS[kind][1] for kind in kinds) * blocks),
         columns=columns,
         places=places,
         page_columns=2 if len(tasks) > 1 or len(kinds) == 1 else len(kinds),
@@ -175,25 +173,23 @@ def _ranked_by(table: pd.DataFrame, chosen: Chosen) -> str:
     return f"ranked by {(every or distinct(chosen.values()) or ['order'])[0]}"
 
 
+@dataclass
 class _Panels:
     """The panels of one ablation type, which share their axes."""
 
-    def __init__(
-        self,
-        table: pd.DataFrame,
-        members: pd.DataFrame,
-        chosen: Chosen,
-        orders: Mapping[tuple[str, str, str], Sequence[str]],
-        ratios: pd.DataFrame | None,
-        threshold: float,
-        note: str,
-    ) -> None:
-        self.members, self.chosen, self.orders = members, chosen, orders
-        self.threshold, self.note = threshold, note
-        matched = table["series"].eq("random_layer").any()
-        self.table = table[table["series"] != "random"] if matched else table
+    table: pd.DataFrame
+    members: pd.DataFrame
+    chosen: Chosen
+    orders: Mapping[tuple[str, str, str], Sequence[str]]
+    ratios: pd.DataFrame
+    threshold: float
+    note: str
+
+    def __post_init__(self) -> None:
+        table, chosen, threshold = self.table, self.chosen, self.threshold
+        if table["series"].eq("random_layer").any():
+            self.table = table[table["series"] != "random"]
         self.reference = str(table["reference"].iloc[0])
-        self.ratios = pd.DataFrame() if ratios is None else ratios
         if "reference" in self.ratios:
             self.ratios = self.ratios[self.ratios["reference"] == self.reference]
         if "chosen" in self.ratios:
@@ -203,9 +199,9 @@ class _Panels:
         self.thick = table[thick]
         self.few, self.y = few_heads(self.thick, threshold), effect_range(self.thick, table)
         self.series = distinct(table.loc[~table["series"].isin(CONTROLS), "series"])
-        self.alone = bool(members.groupby("task").size().max() == 1)
+        self.alone = bool(self.members.groupby("task").size().max() == 1)
         """Whether every panel has one model: then there is room for more lines."""
-        self.narrow = members["task"].nunique() > 2
+        self.narrow = self.members["task"].nunique() > 2
 
     def kinds(self) -> list[str]:
         """The rows of panels: what the table has numbers for."""

@@ -26,7 +26,8 @@ from headwise.charts.chart import (
 )
 from headwise.charts.heatmap import importance, score_unit
 from headwise.charts.words import shortened, span, under
-from headwise.tables.frames import LEVEL, head_names
+from headwise.names import component_numbers
+from headwise.tables.frames import LEVEL, groups, head_names
 
 BACKUP, OTHER, PRIMARY = "#d95f02", "#7f8fa6", "#2166ac"
 SERIES = {
@@ -96,17 +97,13 @@ def pairs_panel(table: pd.DataFrame, scale: Scale, order: str, **fields: Any) ->
 
 def square_of(table: pd.DataFrame, column: str) -> pd.DataFrame:
     """A column of a table of pairs as a symmetric matrix, units by layer and head."""
-    names = sorted(set(table["a"]) | set(table["b"]), key=_place)
+    units = set(table["a"]) | set(table["b"])
+    names = sorted(units, key=lambda name: [component_numbers(head) or (-1, -1) for head in name.split("+")])
     places = {name: number for number, name in enumerate(names)}
     values = np.full((len(names), len(names)), np.nan)
     a, b = (table[side].map(places).to_numpy() for side in ("a", "b"))
     values[a, b] = values[b, a] = table[column]
     return pd.DataFrame(values, index=names, columns=names)
-
-
-def _place(name: str) -> list[tuple[int, int]]:
-    heads = [head.removeprefix("L").split("H") for head in name.split("+")]
-    return [(int(layer), int(head)) for layer, head in heads]
 
 
 def cluster_order(square: pd.DataFrame) -> list[str]:
@@ -176,20 +173,21 @@ def _names(backups: pd.DataFrame, limits: tuple[float, float]) -> list[Mark]:
     ]
 
 
+def _on(table: pd.DataFrame) -> str:
+    """Task, number of examples and ablation type, for the end of a title."""
+    return f"{table['task'].iloc[0]}, n = {span(table['n'])}{under(table)}"
+
+
 def effects_chart(backups: pd.DataFrame, primary: dict[str, str], *, name: str) -> Chart:
     """One panel per model: single against conditional effect of every candidate. primary: its set, by model."""
-    task, models = backups["task"].iloc[0], list(dict.fromkeys(backups["model"]))
-    panels = [
-        effects_panel(
-            rows, head_names(rows), "the primary set", title=f"{model}\n{primary[model]} removed", model=model
-        )
-        for model in models
-        for rows in [backups[backups["model"] == model].reset_index(drop=True)]
-    ]
+    panels = []
+    for model, rows in groups(backups, "model"):
+        title = f"{model}\n{primary[model]} removed"
+        rows = rows.reset_index(drop=True)
+        panels.append(effects_panel(rows, head_names(rows), "the primary set", title=title, model=model))
     return Chart(
         name=name,
-        title=f"Effect of each head alone and with the primary set removed, {task}, n = {span(backups['n'])}"
-        f"{under(backups)}",
+        title=f"Effect of each head alone and with the primary set removed, {_on(backups)}",
         panels=panels,
         size=(5.2 * len(panels) + 1.2, 5.2),
         columns=len(panels),
@@ -205,24 +203,21 @@ def effects_chart(backups: pd.DataFrame, primary: dict[str, str], *, name: str) 
 
 def removal_chart(curves: pd.DataFrame, *, name: str) -> Chart:
     """One panel per model: the metric as more heads are removed together, by three orders."""
-    task, panels = curves["task"].iloc[0], []
-    for model in dict.fromkeys(curves["model"]):
-        rows = curves[curves["model"] == model]
+    panels = []
+    for model, rows in groups(curves, "model"):
+        of = dict(groups(rows, "series"))
         marks = [
-            curve(
-                rows[rows["series"] == series], name=label, colour=colour, dash=dash, marker="circle", size=3
-            )
+            curve(of[series], name=label, colour=colour, dash=dash, marker="circle", size=3)
             for series, (label, colour, dash) in SERIES.items()
-            if (rows["series"] == series).any()
+            if series in of
         ]
-        x = Axis(
-            label="Number of removed heads", ticks=sorted(rows["k"].unique())[:: 1 + rows["k"].max() // 13]
-        )
+        ticks = sorted(rows["k"].unique())[:: 1 + rows["k"].max() // 13]
+        x = Axis(label="Number of removed heads", ticks=ticks)
         y = Axis(label=str(rows["metric"].iloc[0]), grid=True)
         panels.append(Panel(title=model, marks=marks, x=x, y=y, model=model))
     return Chart(
         name=name,
-        title=f"Joint removal of heads, {task}, n = {span(curves['n'])}{under(curves)}",
+        title=f"Joint removal of heads, {_on(curves)}",
         panels=panels,
         size=(4.6 * len(panels) + 1.8, 3.6),
         columns=len(panels),
@@ -234,41 +229,26 @@ def removal_chart(curves: pd.DataFrame, *, name: str) -> Chart:
 
 def freezing_chart(freezing: pd.DataFrame, *, name: str) -> Chart:
     """One panel per model: what removing the primary set costs while other heads keep their plain output."""
-    task, panels = freezing["task"].iloc[0], []
-    for model in dict.fromkeys(freezing["model"]):
-        rows = freezing[freezing["model"] == model].set_index("frozen").reindex(list(FROZEN))
-        colours = [OTHER, BACKUP, "#c8c8c8", "#999999"]
+    panels = []
+    for model, of_model in groups(freezing, "model"):
+        rows: Any = of_model.set_index("frozen").reindex(list(FROZEN))
         hover = [
-            f"{row.effect:.3g} [{row.lo:.3g}, {row.hi:.3g}], {row.share:.0%} of the repair gone"
-            if np.isfinite(row.share)
-            else f"{row.effect:.3g} [{row.lo:.3g}, {row.hi:.3g}]"
+            f"{row.effect:.3g} [{row.lo:.3g}, {row.hi:.3g}]"
+            + (f", {row.share:.0%} of the repair gone" if np.isfinite(row.share) else "")
             for row in rows.itertuples()
         ]
-        bars = Bars(
-            at=np.arange(len(rows)),
-            values=rows["effect"],
-            lo=rows["lo"],
-            hi=rows["hi"],
-            colours=colours,
-            hover=hover,
-        )
+        look: dict[str, Any] = {"colours": [OTHER, BACKUP, "#c8c8c8", "#999999"], "hover": hover}
+        bars = Bars(at=range(len(rows)), values=rows["effect"], lo=rows["lo"], hi=rows["hi"], **look)
         x = names_axis(FROZEN.values(), label="Heads held at their plain output")
         y = Axis(label=f"Cost of removing the set ({rows['metric'].iloc[0]})")
-        without = float(rows.loc["none", "effect"] + rows.loc["none", "repair"])
-        label = Label(
-            x=len(rows) - 0.55,
-            y=without,
-            text="cost plus repair",
-            across="right",
-            up="bottom",
-            shift=(0, 2),
-            size=8,
-        )
+        without = float(rows.loc["none", ["effect", "repair"]].sum())
+        look = {"across": "right", "up": "bottom", "shift": (0, 2)}
+        label = Label(x=len(rows) - 0.55, y=without, text="cost plus repair", **look)
         marks: list[Mark] = [Rule(at=0), bars, Rule(at=without, colour=BACKUP), label]
         panels.append(Panel(title=model, marks=marks, x=x, y=y, model=model))
     return Chart(
         name=name,
-        title=f"Proof by freezing, {task}, n = {span(freezing['n'])}{under(freezing)}",
+        title=f"Proof by freezing, {_on(freezing)}",
         panels=panels,
         size=(4.4 * len(panels) + 0.6, 3.8),
         columns=len(panels),

@@ -61,7 +61,7 @@ class Section:
         return Shown(found, drawn, self.heads(tables), self.texts(tables), self.docs, self.texts_title)
 
 
-SECTIONS: Registry[Section | None] = Registry("section of the report", "headwise.studies.*.charts")
+SECTIONS: Registry[Section | None] = Registry("section of the report", "headwise.studies.*.section")
 """By study; None for a study that was registered without one, which gets that of `score`."""
 
 

@@ -21,15 +21,14 @@ from headwise.charts.words import minus, task_title, under
 from headwise.names import component_numbers
 from headwise.tables.frames import by_size, columns_of, too_few
 
-SLOT_COLOURS = {"Q": "#1f77b4", "K": "#d95f02", "V": "#2ca02c", "MLP": "#8c6bb1", "logits": GREY}
-SLOT_NAMES = {
-    "Q": "read as query",
-    "K": "read as key",
-    "V": "read as value",
-    "MLP": "read by an MLP",
-    "logits": "to logits",
+_LOOKS = {
+    "Q": ("read as query", "#1f77b4"),
+    "K": ("read as key", "#d95f02"),
+    "V": ("read as value", "#2ca02c"),
+    "MLP": ("read by an MLP", "#8c6bb1"),
+    "logits": ("to logits", GREY),
 }
-_LOOKS = {slot: (SLOT_NAMES[slot], SLOT_COLOURS[slot]) for slot in SLOT_NAMES}
+SLOT_COLOURS = {slot: colour for slot, (_, colour) in _LOOKS.items()}
 MOST_GREY = 12
 """Edges in a graph in which none is significant."""
 MOST = 60
@@ -89,7 +88,7 @@ def _none_found(edges: pd.DataFrame, shown: int, level: float) -> str:
 
 def _graph(edges: pd.DataFrame, *, grey: bool) -> Panel:
     places = _places(edges)
-    looks = dict.fromkeys(SLOT_NAMES, ("not significant", GREY)) if grey else _LOOKS
+    looks = dict.fromkeys(_LOOKS, ("not significant", GREY)) if grey else _LOOKS
     marks = _legend(edges, looks)
     largest = float(edges["score"].abs().max()) or 1.0
     for row in edges.to_dict("records"):

@@ -1,5 +1,6 @@
-"""The command line: one file per command, which hands over to the room that knows.
+"""The command line: every command hands over to the room that knows.
 
 Begin with `app.py` (exit codes, what is said when something goes wrong); `root.py` has the options that commands
-share, `running.py` how a study is started and resumed. May import everything.
+share, `run.py` how a study is started and resumed, `short.py` its short forms, `look.py` model, task and head,
+`runs.py` finished runs, `serve.py` explorer and tools. May import everything.
 """

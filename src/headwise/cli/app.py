@@ -1,4 +1,4 @@
-"""The command line: `main`, its exit codes, and the commands in the order of `headwise --help`.
+"""The command line: `main`, its exit codes, and all commands.
 
 Nothing is decided here: each command hands over to the room that knows. Heavy imports are inside the commands, so that
 `headwise --help` answers at once.
@@ -15,28 +15,20 @@ import traceback
 import warnings
 from contextlib import suppress
 
-from headwise.cli import (  # noqa: F401
-    card,
-    certify,
-    check,
-    demo,
-    diff,
-    edges,
-    explore,
-    export,
-    interactions,
-    list,
-    mcp,
-    report,
-    run,
-    score,
-    sparsify,
-    task,
-    verify,
-)
 from headwise.cli.output import echo
 from headwise.cli.root import app
-from headwise.errors import HeadwiseError, command_line, first_line, out_of_memory, visible
+from headwise.errors import (
+    HeadwiseError,
+    command_line,
+    first_line,
+    naming_packages,
+    out_of_memory,
+    visible,
+)
+from headwise.registry import import_modules
+
+import_modules("headwise.cli.*")  # every module registers its commands
+app.registered_commands.sort(key=lambda one: one.name or one.callback.__name__)  # type: ignore[union-attr]
 
 
 class _Stderr(logging.StreamHandler):  # Python 3.10 cannot subscript it
@@ -70,7 +62,8 @@ def main() -> None:
 def _exit_code() -> int | str | None:
     """Carry out the command; what goes wrong ends in a sentence of ours."""
     try:
-        app()
+        with naming_packages():
+            app()
     except SystemExit as ended:
         return ended.code
     except HeadwiseError as error:

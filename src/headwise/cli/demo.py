@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwise.cli.check import check
+from headwise.cli.look import check
 from headwise.cli.output import Failed, echo
-from headwise.cli.root import app, with_options
-from headwise.cli.running import resumable
+from headwise.cli.root import app, option, with_options
+from headwise.cli.run import resumable
 from headwise.errors import HeadwiseError, first_line
 from headwise.files import DiskError
 
@@ -42,7 +42,7 @@ SHOWN = 3
 @app.command()
 @with_options("device", "dtype", "trust_remote_code")
 def demo(
-    out: Annotated[Path, typer.Option(help="the folder for the runs and the report")] = Path("demo"),
+    out: Annotated[Path, option("the folder for the runs and the report")] = Path("demo"),
     **flags: Any,
 ) -> dict[str, Any]:
     """Run five studies, small, on the bundled model, and write one report: a few minutes."""

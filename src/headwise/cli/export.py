@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from headwise.cli.output import echo
-from headwise.cli.root import LOAD, ModelName, app, with_options
+from headwise.cli.root import LOAD, ModelName, app, option, with_options
 from headwise.display import counted
 from headwise.errors import HeadwiseError
 
@@ -31,76 +29,55 @@ PASSES = 5
 @with_options(*LOAD, "option")
 def export(
     model: ModelName,
-    out: Annotated[Path, typer.Option(help="the new checkpoint's folder")],
-    heads: Annotated[Path | None, typer.Option(help=HEADS_HELP)] = None,
-    top: Annotated[
-        int | None, typer.Option(help="number of heads to take, in the order of --by", min=1)
-    ] = None,
+    out: Annotated[Path, option("the new checkpoint's folder")],
+    heads: Annotated[Path | None, option(HEADS_HELP)] = None,
+    top: Annotated[int | None, option("number of heads to take, in the order of --by", min=1)] = None,
     keep: Annotated[
         int | None,
-        typer.Option(
-            help="remove all heads but so many, the first in the order of --by; instead of --top", min=1
-        ),
+        option("remove all heads but so many, the first in the order of --by; instead of --top", min=1),
     ] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option(
-            help="task of the scores in a run's scores.parquet; with --shrink and without --heads a task to rank heads "
+        option(
+            "task of the scores in a run's scores.parquet; with --shrink and without --heads a task to rank heads "
             "on, repeat for several"
         ),
     ] = None,
     method: Annotated[
-        str | None,
-        typer.Option(help="method of the scores in a run's scores.parquet; with --shrink by default nested"),
+        str | None, option("method of the scores in a run's scores.parquet; with --shrink by default nested")
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(
-            help="order of scores: least (smallest absolute score first), signed (most helpful first), absolute or "
+        option(
+            "order of scores: least (smallest absolute score first), signed (most helpful first), absolute or "
             "hinders; by default least, or signed with --keep and where --gate amplifies"
         ),
     ] = None,
-    gate: Annotated[float, typer.Option(help="0 removes the heads, above 1 amplifies them")] = 0.0,
+    gate: Annotated[float, option("0 removes the heads, above 1 amplifies them")] = 0.0,
     shrink: Annotated[
-        bool,
-        typer.Option(
-            "--shrink", help="cut the heads out: a smaller checkpoint, as many heads in every layer"
-        ),
+        bool, option("cut the heads out: a smaller checkpoint, as many heads in every layer", "--shrink")
     ] = False,
     share: Annotated[
-        float | None,
-        typer.Option(help="--shrink: share of heads to cut out; by default the largest within --tolerance"),
+        float | None, option("--shrink: share of heads to cut out; by default the largest within --tolerance")
     ] = None,
     tolerance: Annotated[
-        float, typer.Option(help="--shrink: how much the loss may rise (nats per target token)", min=0)
+        float, option("--shrink: how much the loss may rise (nats per target token)", min=0)
     ] = 0.1,
     components: Annotated[
-        str,
-        typer.Option(help="--shrink: heads (as many of every group) or kv_heads (whole key/value groups)"),
+        str, option("--shrink: heads (as many of every group) or kv_heads (whole key/value groups)")
     ] = "heads",
     text: Annotated[
         Path | None,
-        typer.Option(
-            help="--shrink: a text; heads are ranked on its first half, the loss measured on its second"
-        ),
+        option("--shrink: a text; heads are ranked on its first half, the loss measured on its second"),
     ] = None,
     reference: Annotated[
         str | None,
-        typer.Option(
-            help="--shrink: mean (into a bias) or zero; by default mean where the family has the bias"
-        ),
+        option("--shrink: mean (into a bias) or zero; by default mean where the family has the bias"),
     ] = None,
-    measure: Annotated[
-        str, typer.Option(help="task on which both models are measured; none to leave it out")
-    ] = "ioi",
-    n: Annotated[
-        int, typer.Option("-n", "--limit", help="number of examples of each task and text", min=1)
-    ] = 32,
+    measure: Annotated[str, option("task on which both models are measured; none to leave it out")] = "ioi",
+    n: Annotated[int, option("number of examples of each task and text", "-n", "--limit", min=1)] = 32,
     seed: Annotated[
-        int,
-        typer.Option(
-            help="random seed of --measure; other than that of the scores, for other examples", min=0
-        ),
+        int, option("random seed of --measure; other than that of the scores, for other examples", min=0)
     ] = 1,
     **options: Any,
 ) -> dict[str, Any]:
@@ -151,15 +128,15 @@ def export(
     if heads is not None and share is None:
         chosen = read_heads(heads, keep or top, existing=loaded.heads(), **picked)
     else:
-        how = {"reference": "mean" if prompts else "zero", "reference_task": _pooled(rank_on)}
+        settings_of_removal = {"reference": "mean" if prompts else "zero", "reference_task": _pooled(rank_on)}
         if heads is None:
-            own = {**how, "components": components, **assignments(settings or [])}
+            own = {**settings_of_removal, "components": components, **assignments(settings or [])}
             order = _order(loaded, rank_on, method or "nested", own)
         else:
             listed = loaded.layout([components]).listed()
             order = read_heads(heads, len(listed), existing=loaded.heads(), **picked)
         if tasks:
-            curve = removal(loaded, order, tasks, components, **how)
+            curve = removal(loaded, order, tasks, components, **settings_of_removal)
             echo(curve.summary(tolerance))
             share = share or curve.within(tolerance)
         if not share:

@@ -6,9 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Annotated
 
-import typer
-
-from headwise.cli.root import app, argument
+from headwise.cli.root import app, argument, option
 from headwise.errors import HeadwiseError, unknown
 
 Rows = tuple[list[str], list[list[str]]]
@@ -23,9 +21,7 @@ def list_(
         ),
     ],
     study: Annotated[str | None, argument("STUDY", "with settings: only this study", "studies")] = None,
-    live: Annotated[
-        bool, typer.Option(help="with families: try each with the installed transformers")
-    ] = False,
+    live: Annotated[bool, option("with families: try each with the installed transformers")] = False,
 ) -> list[dict[str, str]]:
     """List models, tasks, metrics, methods, studies and their settings, or families."""
     kinds: dict[str, Callable[[], Rows]] = {
@@ -105,7 +101,7 @@ def _studies() -> Rows:
 
 def _settings() -> Rows:
     from headwise.studies.base import studies
-    from headwise.studies.settings.described import described
+    from headwise.studies.settings.shared import described
 
     rows = [[study.name, *one] for study in studies().values() for one in described(study.settings)]
     return ["study", "setting", "default", "about"], rows
@@ -114,7 +110,7 @@ def _settings() -> Rows:
 def settings_of(study: str) -> Rows:
     """The settings of one study, its own before those that all studies share."""
     from headwise.studies.base import study_named as find_study
-    from headwise.studies.settings.described import described
+    from headwise.studies.settings.shared import described
 
     return ["setting", "default", "about"], [list(one) for one in described(find_study(study).settings)]
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import io
 import json
 import logging
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import typer
 
-from headwise.errors import HeadwiseError, visible
+from headwise.errors import HeadwiseError, noticing, visible
 from headwise.progress import listening
+from headwise.runs.store.plain import with_nulls
 
 
 class Failed(Exception):  # noqa: N818 - not an error of the program: the result is complete, and says what failed
@@ -51,15 +50,18 @@ def show(compute: Callable[[], Any], as_json: bool) -> None:
         if as_json:
             undo.enter_context(redirect_stdout(io.StringIO()))
             undo.enter_context(listening(_stream()))
+        notices = undo.enter_context(noticing())
         try:
             result = compute()
         except Failed as failed:
             result, code = failed.result, 1
+        if notices and isinstance(result, dict):
+            result["notices"] = [*result.get("notices", ()), *notices]
     if as_json:
         # JSON has its own way to write what the encoding of the output lacks.
         ascii_only = not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
         sys.stdout.write(
-            json.dumps(_plain(result), indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n"
+            json.dumps(with_nulls(result), indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n"
         )
     if code:
         raise typer.Exit(code)
@@ -73,7 +75,9 @@ def _stream() -> Callable[[str, Sequence[Mapping[str, Any]]], None]:
         new = [row for row in rows if before.get((title, row["head"])) != row]
         before.update({(title, row["head"]): row for row in new})
         if new:
-            line = json.dumps({"partial": title, "heads": _plain(new)}, ensure_ascii=False, allow_nan=False)
+            line = json.dumps(
+                {"partial": title, "heads": with_nulls(new)}, ensure_ascii=False, allow_nan=False
+            )
             print(line, file=sys.stderr, flush=True)
 
     return write
@@ -82,19 +86,6 @@ def _stream() -> Callable[[str, Sequence[Mapping[str, Any]]], None]:
 def note(sentence: str) -> None:
     """Something the user should know, on the standard error; `--quiet` hides it."""
     logging.getLogger("headwise").info("note: %s", sentence)
-
-
-def _plain(value: Any) -> Any:
-    """As JSON has it: no NaN or infinity, no types of numpy."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return str(value) if isinstance(value, Path) else value
 
 
 def echo(text: object = "", **options: Any) -> None:

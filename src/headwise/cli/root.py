@@ -1,4 +1,4 @@
-"""The root of the command line, and the options that several commands have."""
+"""The root of the command line, the options that several commands have, and the names that the shell completes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,42 @@ from pydantic.fields import FieldInfo
 from typer.models import OptionInfo
 
 from headwise.cli import output
-from headwise.cli.complete import complete
 from headwise.errors import command_line
 from headwise.names import reference_name
+
+LISTS = ("models", "tasks", "metrics", "methods", "studies", "settings", "families")
+"""What `headwise list` lists."""
+_NAMES = {
+    "lists": LISTS,
+    "models": ("smollm2", "minilm", "smollm2-sparse", "smollm2-control"),
+    "methods": tuple(
+        "ablation attribution direct gating integrated keep nested norm pattern probe random sensitivity".split()
+    ),
+    "references": ("zero", "mean", "position_mean", "resample", "patch", "window"),
+}
+"""Names whose registries import torch; a test compares them. Names of plug-ins are not completed."""
+
+
+def names(kind: str) -> list[str]:
+    """Every name of a kind: models, tasks, methods, references, studies, lists."""
+    if kind == "tasks":
+        from headwise.tasks import families
+
+        return list(families())
+    if kind == "studies":
+        folder = Path(__file__).parents[1] / "studies"
+        return sorted(file.parent.name for file in folder.glob("*/study.py"))
+    return list(_NAMES[kind])
+
+
+def complete(kind: str) -> Callable[[str], list[str]]:
+    """The function that typer asks for the names that begin with what was typed."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names(kind) if name.startswith(incomplete)]
+
+    return complete
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -77,9 +110,14 @@ def root(
     """The options of `headwise` itself."""
 
 
-def argument(metavar: str, help: str, names: str) -> Any:
-    """An argument whose `names` (models, tasks, …) the shell completes."""
-    return typer.Argument(help=help, autocompletion=complete(names), metavar=metavar)
+def argument(metavar: str, help: str, names: str = "") -> Any:
+    """An argument; names: what the shell completes (models, tasks, …)."""
+    return typer.Argument(help=help, autocompletion=complete(names) if names else None, metavar=metavar)
+
+
+def option(help: str, *flags: str, names: str = "", **limits: Any) -> Any:
+    """An option; flags: where they are not those of the parameter's name; names: as of an argument."""
+    return typer.Option(*flags, help=help, autocompletion=complete(names) if names else None, **limits)
 
 
 MODEL_HELP = "bundled alias, hub id, folder or GGUF file; NAME=path gives it a name"
@@ -87,25 +125,19 @@ ModelName = Annotated[str, argument("MODEL", MODEL_HELP, "models")]
 TaskName = Annotated[
     str, argument("TASK", "a built-in task (headwise list tasks), a file, or hub:owner/name", "tasks")
 ]
-MethodNames = Annotated[
-    list[str] | None,
-    typer.Option(help="score method; repeat for several", autocompletion=complete("methods")),
-]
+MethodNames = Annotated[list[str] | None, option("score method; repeat for several", names="methods")]
 Components = Annotated[
-    list[str] | None,
-    typer.Option(help="what is scored: heads, mlps, input; or kv_heads alone; repeat for several"),
+    list[str] | None, option("what is scored: heads, mlps, input; or kv_heads alone; repeat for several")
 ]
-MetricName = Annotated[str | None, typer.Option(help="metric; by default the task's own")]
+MetricName = Annotated[str | None, option("metric; by default the task's own")]
 ABLATION = "ablation type: zero, mean, position_mean, resample, patch, window"
-ReferenceName = Annotated[str, typer.Option(help=ABLATION, autocompletion=complete("references"))]
+ReferenceName = Annotated[str, option(ABLATION, names="references")]
 _POSITIONS = (
     "token positions that gates act on: all, last, 3 or 3,-1 (negative: from the end), or spans: S2 or S2,end"
 )
-Positions = Annotated[str | None, typer.Option(help=_POSITIONS)]
-PositionsOrEach = Annotated[
-    str | None, typer.Option(help=f"{_POSITIONS}, or each (a score of every head there)")
-]
-Limit = Annotated[int, typer.Option("-n", "--limit", help="number of examples", min=1)]
+Positions = Annotated[str | None, option(_POSITIONS)]
+PositionsOrEach = Annotated[str | None, option(f"{_POSITIONS}, or each (a score of every head there)")]
+Limit = Annotated[int, option("number of examples", "-n", "--limit", min=1)]
 
 
 class Options(BaseModel):
@@ -190,11 +222,11 @@ def with_options(*names: str, of: type[BaseModel] = Options) -> Callable[[Comman
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     least = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
-    completed = complete("references") if name == "reference" else None
-    names = (field.alias or "").split()
-    option = typer.Option(*names, help=field.description, min=least, autocompletion=completed)
+    limits = {} if least is None else {"min": least}
+    names = "references" if name == "reference" else ""
+    one = option(field.description or "", *(field.alias or "").split(), names=names, **limits)
     kind, default = inspect.Parameter.KEYWORD_ONLY, field.default
-    return inspect.Parameter(name, kind, default=default, annotation=Annotated[field.annotation, option])
+    return inspect.Parameter(name, kind, default=default, annotation=Annotated[field.annotation, one])
 
 
 def _with_output_options(function: Callable[..., Any]) -> Callable[..., None]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from headwise.cli.output import echo
-from headwise.cli.root import app, with_options
+from headwise.cli.root import app, argument, option, with_options
 from headwise.errors import HeadwiseError
 from headwise.sparsify.settings import SparsifySettings
 
@@ -19,29 +17,23 @@ _SETTINGS = "sample", "steps", "bound", "batch", "length", "rank", "rate", "seed
 @with_options("option", "device", "dtype", "trust_remote_code")
 @with_options(*_SETTINGS, of=SparsifySettings)
 def sparsify(
-    model: Annotated[str, typer.Argument(help="bundled alias, hub id or folder", metavar="MODEL")],
-    out: Annotated[Path, typer.Option(help="the output folder; hw.load opens it")] = Path("sparse"),
-    text: Annotated[list[Path] | None, typer.Option(help="a text to train on; repeat for several")] = None,
-    start: Annotated[Path | None, typer.Option(help="start from the adapter of an earlier training")] = None,
+    model: Annotated[str, argument("MODEL", "bundled alias, hub id or folder")],
+    out: Annotated[Path, option("the output folder; hw.load opens it")] = Path("sparse"),
+    text: Annotated[list[Path] | None, option("a text to train on; repeat for several")] = None,
+    start: Annotated[Path | None, option("start from the adapter of an earlier training")] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="stop cleanly after this time; run again to resume", min=0)
+        float | None, option("stop cleanly after this time; run again to resume", min=0)
     ] = None,
-    evaluate: Annotated[bool, typer.Option(help="compare with the dense model on --held-out texts")] = False,
-    held_out: Annotated[
-        list[Path] | None, typer.Option(help="a text not trained on; repeat for several")
-    ] = None,
-    control: Annotated[
-        str | None, typer.Option(help="the folder of the dense control, to compare with it too")
-    ] = None,
+    evaluate: Annotated[bool, option("compare with the dense model on --held-out texts")] = False,
+    held_out: Annotated[list[Path] | None, option("a text not trained on; repeat for several")] = None,
+    control: Annotated[str | None, option("the folder of the dense control, to compare with it too")] = None,
     limit: Annotated[
-        int | None, typer.Option(help="evaluate on at most this many sequences of each text", min=2)
+        int | None, option("evaluate on at most this many sequences of each text", min=2)
     ] = None,
-    ioi: Annotated[int, typer.Option(help="IOI prompts of the evaluation, 0 for none", min=0)] = 500,
-    compile: Annotated[bool | None, typer.Option(help="use torch.compile; by default on a GPU")] = None,
-    graph: Annotated[
-        bool | None, typer.Option(help="record updates as a CUDA graph; by default on a GPU")
-    ] = None,
-    fresh: Annotated[bool, typer.Option(help="start over in a folder that holds a training")] = False,
+    ioi: Annotated[int, option("IOI prompts of the evaluation, 0 for none", min=0)] = 500,
+    compile: Annotated[bool | None, option("use torch.compile; by default on a GPU")] = None,
+    graph: Annotated[bool | None, option("record updates as a CUDA graph; by default on a GPU")] = None,
+    fresh: Annotated[bool, option("start over in a folder that holds a training")] = False,
     **settings: Any,
 ) -> dict[str, Any]:
     """Train a model with sparse attention (few attention edges); the same command again resumes.

@@ -45,7 +45,10 @@ class Guard:
             return await self.app(scope, receive, send)
         if scope["type"] != "http":
             return None  # nobody uses a websocket; returning closes it
-        reason = self.refusal(scope["path"], _decoded(scope["headers"]))
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        reason = self.refusal(scope["path"], headers)
         if reason is not None:
             return await _refuse(send, self.headers, *reason)
         scope = {**scope, "path": scope["path"][len(self.token) + 1 :] or "/", "root_path": ""}
@@ -78,10 +81,6 @@ class Guard:
         return self.remote and (
             _is_address(name) or name in (socket.gethostname().lower(), socket.getfqdn().lower())
         )
-
-
-def _decoded(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
 
 
 def _without_port(host: str) -> str:

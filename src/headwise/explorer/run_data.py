@@ -16,7 +16,7 @@ from headwise.files import named_source
 from headwise.heads import Head, heads_of, ranked
 from headwise.model.model import Model
 from headwise.runs.reader import RunReader
-from headwise.tables.frames import by_size, grid, groups, table_of
+from headwise.tables.frames import by_size, grid, groups, rows_where, table_of
 
 NAMED = {
     "edges": "Edges into and out of this head (K and V belong to its group of query heads)",
@@ -85,9 +85,7 @@ class RunData:
         needed = {"task", "series", "by", "k", "threshold", "defined"}
         for row in sizes.to_dict("records") if needed <= set(sizes.columns) else []:
             series, by = str(row["series"]), str(row["by"])
-            of_task = scores[
-                (scores["task"] == row["task"]) & (scores["method"] == series.removesuffix(f" {by}"))
-            ]
+            of_task = rows_where(scores, task=row["task"], method=series.removesuffix(f" {by}"))
             if not row["defined"] or of_task.empty or not 0 <= row["k"] <= len(of_task):
                 continue
             order = ranked(

@@ -37,6 +37,7 @@ _REQUEST = 20.0
 _WAITING = 128
 """Connections that may wait for the rest of a request; one more closes the oldest of them."""
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_ASSETS = resources.files("headwise.explorer") / "assets"
 Work = Callable[[Any, Job], Iterator[Event]]
 
 
@@ -59,7 +60,8 @@ def make_app(worker: Worker, start: Mapping[str, Any], answers: Mapping[str, Ans
     begin = JSONResponse(start)
     routes = [Route("/", _file("index.html")), Route("/api/start", lambda _: begin)]
     # A list of what there is, and no path into a folder: nothing else can be asked for.
-    routes += [Route(f"/{name}", _file(name)) for name in _names() if name != "index.html"]
+    names = sorted(file.name for file in _ASSETS.iterdir() if file.name.rpartition(".")[2] in _TYPES)
+    routes += [Route(f"/{name}", _file(name)) for name in names if name != "index.html"]
     palette = Response(css_variables(), media_type=_TYPES["css"])
     routes.append(Route("/palette.css", lambda _: palette))
     routes += [
@@ -68,16 +70,8 @@ def make_app(worker: Worker, start: Mapping[str, Any], answers: Mapping[str, Ans
     return Starlette(routes=routes)
 
 
-def _names() -> list[str]:
-    return sorted(file.name for file in _assets().iterdir() if file.name.rpartition(".")[2] in _TYPES)
-
-
-def _assets() -> Any:
-    return resources.files("headwise.explorer") / "assets"
-
-
 def _file(name: str) -> Callable[[Request], Response]:
-    content = (_assets() / name).read_bytes()
+    content = (_ASSETS / name).read_bytes()
     kind = _TYPES[name.rpartition(".")[2]]
     return lambda _: Response(content, media_type=kind)
 

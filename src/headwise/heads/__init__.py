@@ -7,8 +7,7 @@ import: errors, files, names, settings, stats, tables; charts in `plot`.
 """
 
 from headwise.heads.components import COMPONENTS, HEADS, KV_HEADS, ComponentKinds, Layout
-from headwise.heads.edge import Edge
-from headwise.heads.edges import Edges
+from headwise.heads.edges import Edge, Edges
 from headwise.heads.gates import (
     chosen_gates,
     gate_numbers,
@@ -18,34 +17,7 @@ from headwise.heads.gates import (
     ones,
     single_gates,
 )
-from headwise.heads.head import RANKED_BY, Head, Order, head_list, heads_of, ranked
+from headwise.heads.head import RANKED_BY, Head, Order, at_least_one, head_list, heads_of, ranked
 from headwise.heads.heads_file import load_order, save_order
 from headwise.heads.position_scores import PositionScores
 from headwise.heads.scores import Scores
-
-__all__ = [
-    "COMPONENTS",
-    "HEADS",
-    "KV_HEADS",
-    "RANKED_BY",
-    "ComponentKinds",
-    "Edge",
-    "Edges",
-    "Head",
-    "Layout",
-    "Order",
-    "PositionScores",
-    "Scores",
-    "chosen_gates",
-    "gate_numbers",
-    "head_list",
-    "heads_of",
-    "keep_gates",
-    "load_order",
-    "lone_gates",
-    "mask_gates",
-    "ones",
-    "ranked",
-    "save_order",
-    "single_gates",
-]

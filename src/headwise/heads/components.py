@@ -133,11 +133,11 @@ class Layout:
             if one not in known:
                 layers, heads = self.shape
                 heads -= _EXTRA if has_others(self.components) else 0
-                what, of, asked = "head", "", ""
+                what, of, restriction = "head", "", ""
                 if one.head < 0 or self.groups is not None:
                     what, of = "component", " heads" if self.groups is None else " key/value heads"
-                    asked = f"; the components asked for are {', '.join(self.components)}"
+                    restriction = f"; the components asked for are {', '.join(self.components)}"
                 raise HeadwiseError(
                     f"{model} has no {what} {Head(*one)}; it has {len(known)} {what}s in {layers} layers of up to "
-                    f"{heads}{of}, both counted from 0{asked}"
+                    f"{heads}{of}, both counted from 0{restriction}"
                 )

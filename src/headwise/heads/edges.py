@@ -1,24 +1,111 @@
-"""Scores of direct edges, with the per-example values behind them. Nothing here knows what a model is.
+"""Direct edges between components, how they are written, and their scores. Nothing here knows what a model is.
+
+A sender is a head, an MLP or the embeddings. A receiver is one input of a later component: the query of a head (Q), the
+key or value of a key/value head (K, V), the input of an MLP, or the final logits.
 
 N edges, E examples.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from headwise.errors import HeadwiseError, quoted
-from headwise.heads.edge import Edge, Receiver, edge_list
-from headwise.heads.head import RANKED_BY, Head, head_list
+from headwise.heads.head import Head, head_list, ranking
 from headwise.names import MLP, component_kind, method_name
 from headwise.tables.codec import Saved, stored
-from headwise.tables.frames import long_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SLOTS = ("Q", "K", "V", "MLP", "logits")
+"""What a receiver reads the residual stream with."""
+_RECEIVER = re.compile(
+    r"L([0-9]{1,6})H([0-9]{1,6})\.Q|L([0-9]{1,6})KV([0-9]{1,6})\.([KV])|MLP([0-9]{1,6})|(logits)"
+)
+
+
+@stored
+class Receiver(NamedTuple):
+    """One input of a component.
+
+    Written `L23H3.Q` for the query of a head; `L23KV1.K` and `L23KV1.V` for the key and the value of key/value head 1,
+    which in grouped-query attention several heads share; `MLP23`; `logits`.
+
+    >>> [str(Receiver.parse(text)) for text in ("L23H3.Q", "L23KV1.K", "MLP23", "logits")]
+    ['L23H3.Q', 'L23KV1.K', 'MLP23', 'logits']
+    """
+
+    layer: int
+    """-1 for the logits."""
+    head: int
+    """Of K and V the number of the key/value head; -1 for MLPs and logits."""
+    slot: str
+
+    def __str__(self) -> str:
+        if self.slot == "logits":
+            return "logits"
+        if self.slot == "MLP":
+            return f"MLP{self.layer}"
+        return f"L{self.layer}{'H' if self.slot == 'Q' else 'KV'}{self.head}.{self.slot}"
+
+    @classmethod
+    def parse(cls, text: str) -> Receiver:
+        match = _RECEIVER.fullmatch(text.strip()) if isinstance(text, str) else None
+        if match is None:
+            raise HeadwiseError(
+                f"{quoted(text)} is not a receiver; receivers are written like 'L23H3.Q' (query of a head), 'L23KV1.K' "
+                "or 'L23KV1.V' (key or value of a key/value head), 'MLP23' or 'logits'"
+            )
+        if match[7]:
+            return LOGITS
+        if match[6]:
+            return cls(int(match[6]), -1, "MLP")
+        if match[1]:
+            return cls(int(match[1]), int(match[2]), "Q")
+        return cls(int(match[3]), int(match[4]), match[5])
+
+
+LOGITS = Receiver(-1, -1, "logits")
+
+
+@stored
+class Edge(NamedTuple):
+    """A direct edge: what a sender adds to the residual stream, as one receiver reads it.
+
+    >>> edge = Edge.parse("L10H2->L23H3.Q")
+    >>> edge.sender, str(edge)
+    (Head(layer=10, head=2), 'L10H2->L23H3.Q')
+    """
+
+    sender: Head
+    receiver: Receiver
+    span: str = ""
+    """The positions it is restricted to, by name; empty for all."""
+
+    def __str__(self) -> str:
+        return f"{self.sender}->{self.receiver}" + (f" @ {self.span}" if self.span else "")
+
+    @classmethod
+    def parse(cls, text: str) -> Edge:
+        whole, _, span = text.partition(" @ ") if isinstance(text, str) else ("", "", "")
+        sender, arrow, receiver = whole.replace("→", "->").partition("->")
+        if not arrow:
+            raise HeadwiseError(f"{quoted(text)} is not an edge; edges are written like 'L10H2->L23H3.Q'")
+        return cls(Head.parse(sender), Receiver.parse(receiver), span.strip())
+
+
+def edge_list(edges: Any) -> list[Edge]:
+    """Edges from "L10H2->L23H3.Q" or (sender, receiver), in their order."""
+    listed = [edges] if isinstance(edges, str | Edge) else list(edges)
+    return [Edge.parse(edge) if isinstance(edge, str) else Edge(*edge) for edge in listed]
+
 
 MOST_RESAMPLED = 5000
 """Edges up to which intervals are bootstrapped and tests flip signs; more are tested by Student's t, because a test
@@ -100,18 +187,18 @@ class Edges(Saved):
 
     def top(self, k: int, by: str = "absolute") -> Edges:
         """The first k edges. `by`: `absolute`, `signed` (helps most first) or `hinders`."""
-        return self._take(self._order(by)[:k])
+        return self._take(ranking(self.values, by)[:k])
 
     def significant(self, level: float = 0.05) -> Edges:
         """The edges with q below the level, largest first."""
-        return self._take([n for n in self._order("absolute") if self._tests["q"][n] < level])
+        return self._take([n for n in ranking(self.values, "absolute") if self._tests["q"][n] < level])
 
     def receivers_of(self, receiver: Head | Receiver | str) -> list[Receiver]:
         """The inputs of a component: a head has its own Q, and K and V of its key/value head."""
         return inputs_of(receiver, self.sharing)
 
     def _chosen(self, fits: Callable[[Edge], bool], which: str) -> Edges:
-        numbers = [n for n in self._order("absolute") if fits(self.edges[n])]
+        numbers = [n for n in ranking(self.values, "absolute") if fits(self.edges[n])]
         if not numbers:
             raise HeadwiseError(
                 f"no edge {which} was scored; these have {len(self)} edges, such as {self._some()}"
@@ -126,11 +213,6 @@ class Edges(Saved):
             examples=self.examples[:, some],
             tests={name: column[some] for name, column in self._tests.items()},
         )
-
-    def _order(self, by: str) -> np.ndarray:
-        if by not in RANKED_BY:
-            raise HeadwiseError(f"an order is by 'signed', 'absolute' or 'hinders', not by {by!r}")
-        return np.argsort(-RANKED_BY[by](self.values), kind="stable")
 
     def _some(self) -> str:
         return ", ".join(str(edge) for edge in self.edges[:2])
@@ -155,6 +237,8 @@ class Edges(Saved):
 
         `heads` names the heads that share the receiver's K or V. q corrects for all edges that were scored together.
         """
+        import pandas as pd
+
         about = {"model": self.model, "task": self.task, "method": self.method}
         senders, receivers = [e.sender for e in self.edges], [e.receiver for e in self.edges]
         named = {
@@ -170,18 +254,14 @@ class Edges(Saved):
             "receiver_layer": [receiver.layer for receiver in receivers],
             "receiver_head": [receiver.head for receiver in receivers],
         }
-        score = {
-            "score": self.values,
-            "stderr": self.stderr,
-            "n": self.n,
-            **self._tests,
-            "metric": self.metric,
-            "reference": self.reference,
-        }
-        return pd.DataFrame({**about, **named, **numbers, **score})
+        score = {"score": self.values, "stderr": self.stderr, "n": self.n, **self._tests}
+        meaning = {"metric": self.metric, "reference": self.reference}
+        return pd.DataFrame({**about, **named, **numbers, **score, **meaning})
 
     def example_table(self) -> pd.DataFrame:
         """The values behind the scores: one row per edge and example."""
+        from headwise.tables.frames import long_table
+
         edges = [str(edge) for edge in self.edges]
         axes: list[dict[str, Any]] = [{"edge": edges}, {"example": range(self.n)}]
         return long_table({}, axes, {"value": self.examples.T}).assign(model=self.model, task=self.task)
@@ -217,7 +297,9 @@ class Edges(Saved):
         return figure(wiring_chart(self.table(), **options))
 
     def __repr__(self) -> str:
-        first = ", ".join(f"{self.edges[n]} {self.values[n]:+.3g}" for n in self._order("absolute")[:3])
+        first = ", ".join(
+            f"{self.edges[n]} {self.values[n]:+.3g}" for n in ranking(self.values, "absolute")[:3]
+        )
         name = method_name(self.method, self.reference)
         return (
             f"Edges({name} on {self.task}, {self.model}: {len(self)} edges, n = {self.n}; largest: {first})"
@@ -229,7 +311,7 @@ class Edges(Saved):
 
         rows = (
             (str(self.edges[n]), f"{self.values[n]:+.3g}", f"{self.stderr[n]:.2g}")
-            for n in self._order("absolute")[:12]
+            for n in ranking(self.values, "absolute")[:12]
         )
         name = method_name(self.method, self.reference)
         title = f"{name} edges of {self.model} on {self.task}: the largest of {len(self)}, n = {self.n}"

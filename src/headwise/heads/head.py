@@ -6,14 +6,16 @@ A key/value head, an MLP and the embeddings take the place of a head where they 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from headwise.errors import HeadwiseError, quoted
 from headwise.names import column_of, component_name, component_numbers
 from headwise.tables.codec import stored
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @stored
@@ -65,6 +67,13 @@ def head_list(heads: Any) -> Order:
     return [Head.parse(head) if isinstance(head, str) else _pair(head) for head in heads]
 
 
+def at_least_one(heads: Order) -> Order:
+    """The heads, each once; a `HeadwiseError` where there are none."""
+    if not heads:
+        raise HeadwiseError("no heads are given; name at least one, such as ['L12H3']")
+    return list(dict.fromkeys(heads))
+
+
 RANKED_BY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "signed": np.positive,
     "absolute": np.abs,
@@ -81,9 +90,14 @@ def ranked(heads: Sequence[Head], scores: Sequence[float] | np.ndarray, by: str 
     >>> [str(head) for head in ranked([Head(0, 0), Head(0, 1), Head(1, 0)], [1.0, -3.0, 2.0], "absolute")]
     ['L0H1', 'L1H0', 'L0H0']
     """
+    return [heads[i] for i in ranking(scores, by)]
+
+
+def ranking(scores: Sequence[float] | np.ndarray, by: str) -> np.ndarray:
+    """The numbers of the scores, those of the most important first."""
     if by not in RANKED_BY:
         raise HeadwiseError(f"an order is by 'signed', 'absolute' or 'hinders', not by {by!r}")
-    return [heads[i] for i in np.argsort(-RANKED_BY[by](np.asarray(scores, dtype=float)), kind="stable")]
+    return np.argsort(-RANKED_BY[by](np.asarray(scores, dtype=float)), kind="stable")
 
 
 def heads_of(table: pd.DataFrame) -> list[Head]:

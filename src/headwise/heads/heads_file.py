@@ -1,7 +1,11 @@
 """A heads file: a JSON list of "L12H3", or a table of scores of which the first k heads are meant.
 
-A run folder stands for its table of scores, a pattern of DuoAttention (`patterns.py`) for its key/value heads, and
-names such as "L12H3,L3H1" for the list of them.
+A run folder stands for its table of scores, and names such as "L12H3,L3H1" for the list of them. So does a pattern of
+DuoAttention (Xiao et al. 2024, arXiv 2410.10819) for the key/value heads that keep the whole context: a folder with one
+row per layer and one number per key/value head between tabs, near 1 for a head that keeps everything, near 0 for one
+that streams. Beside it `config.json` says how many first (`sink_size`) and last (`recent_size`) tokens those store.
+
+L layers, KV key/value heads.
 """
 
 from __future__ import annotations
@@ -12,18 +16,20 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from headwise.bounded import MOST_TEXT, read_parquet, regular
 from headwise.errors import HeadwiseError, flag, hint
+from headwise.files import explain_disk_errors, user_path
 from headwise.heads.components import check_together, kinds_of
 from headwise.heads.head import Head, Order, head_list, heads_of, ranked
-from headwise.heads.patterns import load_pattern, pattern_file
 from headwise.heads.scores import Scores
-from headwise.names import INPUT, KV, MLP
+from headwise.names import INPUT, KV, MLP, WINDOW
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger("headwise")
 
@@ -38,11 +44,7 @@ def save_order(order: Sequence[Head], path: str | Path) -> None:
 def load_order(path: str | Path) -> Order:
     """Read a heads file: a JSON list of "L12H3"."""
     try:
-        listed = json.loads(regular(Path(path), most=MOST_TEXT).read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise HeadwiseError(f"no heads file at {path}") from None
-    except OSError as error:
-        raise HeadwiseError(f"the heads file {path} cannot be read: {error.strerror or error}") from None
+        listed = json.loads(_text(path))
     except (ValueError, RecursionError) as error:
         raise HeadwiseError(
             f'{path} is not JSON ({error}); a heads file is a list such as ["L12H3"]'
@@ -64,6 +66,15 @@ def load_order(path: str | Path) -> Order:
             )
         entries[head] = number
     return list(entries)
+
+
+def _text(path: str | Path) -> str:
+    try:
+        return regular(Path(path), most=MOST_TEXT).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise HeadwiseError(f"no heads file at {path}") from None
+    except OSError as error:
+        raise HeadwiseError(f"the heads file {path} cannot be read: {error.strerror or error}") from None
 
 
 def read_heads(
@@ -138,12 +149,8 @@ def _check_model(path: Path, scores: Scores, model: str, existing: set[Head]) ->
             f"{path} has scores of {scores.model}, whose heads are not those of {model}; give scores of {model}, or "
             f"name the heads: {flag('heads')} L12H3,L3H1"
         )
-    log.warning(
-        "%s has scores of %s, not of %s: they hold only if both are the same model",
-        path,
-        scores.model,
-        model,
-    )
+    message = "%s has scores of %s, not of %s: they hold only if both are the same model"
+    log.warning(message, path, scores.model, model)
 
 
 def _named(path: Path) -> Order | None:
@@ -231,6 +238,8 @@ def _from_run(
 
 def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     """The table, if every row is one head with its number: a negative layer would count from the end in silence."""
+    import pandas as pd
+
     for name in ("layer", "head"):
         numbers = pd.to_numeric(table[name], errors="coerce")
         whole = (numbers % 1 == 0) & numbers.between(0, 99_999)
@@ -246,3 +255,61 @@ def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     if table.duplicated(["layer", "head"]).any():
         raise HeadwiseError(f"{path} has two scores for one head; give a run's scores.parquet")
     return table.astype({"layer": int, "head": int})
+
+
+FILE = "full_attention_heads.tsv"
+HALF = 0.5
+"""From this number on, a head keeps the whole context."""
+
+
+def save_pattern(far: Iterable[Head], groups: np.ndarray, folder: str | Path, sink: int, window: int) -> Path:
+    """Write 1 for the key/value heads of these query heads, else 0, and the sizes that the other heads store.
+
+    groups: `[L, H]`, the key/value head of each query head.
+    """
+    keeps = np.zeros((len(groups), 1 + int(groups.max())))
+    for layer, head in far:
+        keeps[layer, groups[layer, head]] = 1
+    place = user_path(folder)
+    with explain_disk_errors(place):
+        place.mkdir(parents=True, exist_ok=True)
+        np.savetxt(place / FILE, keeps, delimiter="\t", fmt="%g")
+        sizes = json.dumps({"sink_size": sink, "recent_size": window})
+        (place / "config.json").write_text(sizes + "\n", encoding="utf-8")
+    return place
+
+
+def pattern_file(path: str | Path) -> Path | None:
+    """The table of a pattern, from its path or its folder; None for anything else."""
+    inside = Path(path) / FILE
+    return inside if os.path.isfile(inside) else Path(path) if Path(path).suffix == ".tsv" else None
+
+
+def load_pattern(path: Path, top: int | None = None) -> Order:
+    """The key/value heads with at least a half, or the first `top` by their number."""
+    try:
+        lines = [line for line in _text(path).splitlines() if line.strip()]
+        values = np.array([[float(number) for number in line.split("\t")] for line in lines])
+    except ValueError:
+        values = np.array(np.nan)
+    if values.ndim != 2 or not np.isfinite(values).all():
+        raise HeadwiseError(
+            f"{path} is no pattern of heads; expected a row per layer, with a number per key/value head between tabs"
+        )
+    heads = [Head(layer, KV - head) for layer, head in np.ndindex(*values.shape)]
+    order = ranked(heads, values.ravel())
+    return order if top is not None else order[: int((values >= HALF).sum())]
+
+
+def pattern_sizes(heads: Any) -> str | None:
+    """The sizes that stand beside a pattern, as the reference `window` is named; None where there are none."""
+    place = pattern_file(heads) if isinstance(heads, str | Path) else None
+    if place is None or not os.path.isfile(config := place.with_name("config.json")):
+        return None
+    try:
+        sizes = json.loads(regular(config, most=MOST_TEXT).read_text(encoding="utf-8-sig"))
+        return f"{WINDOW}:{int(sizes['recent_size'])}:{int(sizes['sink_size'])}"
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        raise HeadwiseError(
+            f"{config} does not say recent_size and sink_size, the last and first tokens that a streaming head stores"
+        ) from None

@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads.components import kinds_of
-from headwise.heads.head import RANKED_BY, Head, Order, head_list
+from headwise.heads.head import Head, Order, head_list, ranking
 from headwise.names import component_kind, method_name
 from headwise.tables.codec import Saved, stored
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @stored
@@ -94,10 +96,7 @@ class PositionScores(Saved):
 
     def top(self, k: int, by: str = "absolute") -> list[tuple[Head, int]]:
         """The first k pairs of head and position. `by`: `absolute`, `signed` (helps most first) or `hinders`."""
-        if by not in RANKED_BY:
-            raise HeadwiseError(f"an order is by 'signed', 'absolute' or 'hinders', not by {by!r}")
-        order = np.argsort(-RANKED_BY[by](self.values).ravel(), kind="stable")[:k]
-        heads, positions = np.unravel_index(order, self.shape)
+        heads, positions = np.unravel_index(ranking(self.values.ravel(), by)[:k], self.shape)
         return [(self.scored[h], int(t)) for h, t in zip(heads, positions, strict=True)]
 
     # ---- tables and files --------------------------------------------------------------------------------
@@ -139,6 +138,8 @@ class PositionScores(Saved):
         `token` is the token there, empty where examples have different ones; `n` is the number of examples that have
         the position.
         """
+        import pandas as pd
+
         N, T = self.shape
         layers, heads = np.array(self.scored).T
         of_head: dict[str, Any] = {"layer": layers, "head": heads}
@@ -153,6 +154,8 @@ class PositionScores(Saved):
 
     def example_table(self) -> pd.DataFrame:
         """The values behind the scores: one row per example, head and position that the example has."""
+        import pandas as pd
+
         layers, heads = np.array(self.scored).T
         example, head, position = np.nonzero(~np.isnan(self.examples))
         numbers = np.arange(len(self.examples)) if self.numbers is None else np.asarray(self.numbers)

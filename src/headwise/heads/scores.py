@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from headwise.errors import HeadwiseError
 from headwise.heads.components import HEADS, KINDS, existing, kinds_of
 from headwise.heads.head import Head, Order, head_list, ranked
 from headwise.names import component_kind, method_name
 from headwise.tables.codec import Saved, stored
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @stored
@@ -164,6 +166,8 @@ class Scores(Saved):
 
     def table(self, seed: int = 0) -> pd.DataFrame:
         """The score table: one row per head, with interval, p-value and q-value."""
+        import pandas as pd
+
         from headwise import stats
         from headwise.stats.resampling import independent
 
@@ -198,6 +202,8 @@ class Scores(Saved):
         A row is a seed where the method has one value per seed, and a held-out example of a probe. Where a method
         chose not to run an example there is no row.
         """
+        import pandas as pd
+
         layers, heads = np.array(self.heads()).T
         numbers = np.arange(self.n) if self.numbers is None else np.asarray(self.numbers)
         values = self.examples[:, self._existing()]  # E, heads
@@ -213,6 +219,8 @@ class Scores(Saved):
 
     def measured_tables(self) -> dict[str, pd.DataFrame]:
         """What must be finite: the scores, and the values behind them; none where all are."""
+        import pandas as pd
+
         heads = self.heads()
         score = self.values[self._existing()]
         expected = self.examples[:, self._existing()]

@@ -14,27 +14,32 @@ MOST_EXAMPLES, MOST_ROWS, MOST_REPORT = 512, 200, 16 << 20
 Text = Annotated[str, Field(max_length=400)]
 HeadName = Annotated[str, Field(pattern=r"^L\d{1,4}H\d{1,4}$")]
 HeadNames = Annotated[list[HeadName], Field(max_length=1024)]
+Receivers = Annotated[list[Annotated[str, Field(max_length=32)]], Field(min_length=1, max_length=64)]
 Examples = Annotated[int, Field(ge=4, le=MOST_EXAMPLES)]
+Top = Annotated[int, Field(ge=1, le=MOST_ROWS)]
 Half = Literal["find", "test", "all"]
-_Window = Annotated[str, Field(pattern=r"^window(:\d{1,9}){0,2}$")]
-Reference = Literal["zero", "mean", "position_mean", "resample", "patch"] | _Window
+Reference = (
+    Literal["zero", "mean", "position_mean", "resample", "patch"]
+    | Annotated[str, Field(pattern=r"^window(:\d{1,9}){0,2}$")]
+)
+Method = Literal["attribution", "ablation", "integrated", "random"]
+EdgeMethod = Literal["exact", "attribution", "integrated"]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Number = float | None
 """None where a number is not finite."""
 Row = dict[str, str | int | float | bool | None]
 
 
-class ModelEntry(BaseModel):
-    name: str
-    loaded: bool
-    layers: int | None
-    heads: int | None
+class Answer(BaseModel):
+    """`notices`: read them before you use the numbers."""
+
+    notices: list[str] = []
 
 
-class Models(BaseModel):
+class Models(Answer):
     """What this server may use."""
 
-    models: list[ModelEntry]
+    models: list[Row]
     tasks: dict[str, str]
     runs: list[str]
 
@@ -46,7 +51,7 @@ class Shown(BaseModel):
     counterfactual: str | None
 
 
-class Preview(BaseModel):
+class Preview(Answer):
     """Examples of a task, and how often the model prefers the target to the foils."""
 
     task: str
@@ -58,47 +63,43 @@ class Preview(BaseModel):
     examples: list[Shown]
 
 
-class HeadScore(BaseModel):
-    head: str
-    score: Number
-    lo: Number
-    hi: Number
-    q: Number
-
-
-class ScoreResult(BaseModel):
-    """The heads with the largest scores in absolute value, with 95 % intervals; q is corrected over all heads."""
+class About(Answer):
+    """What the numbers are of: `n` examples of `half`."""
 
     model: str
     task: str
     half: Half
-    method: str
+    n: int
+    seed: int
     metric: str
     reference: str
-    n: int
+
+
+class Scored(About):
+    """The largest scores in absolute value, with 95 % intervals; q is corrected over all `of`, and `significant` of
+    them have q < .05."""
+
+    method: str
     of: int
     significant: int
-    heads: list[HeadScore]
-    notes: list[str] = []
+    rows: list[Row]
 
 
-class Table(BaseModel):
-    """Rows of a table of headwise; numbers that are not finite are null."""
+class Card(About):
+    """One head: what it does in words, and tables; numbers that are not finite are null."""
 
-    title: str
-    notes: list[str] = []
+    words: list[str]
     tables: dict[str, list[Row]]
 
 
-class Measured(BaseModel):
-    """A metric with heads removed: `effect` is the mean with all heads minus the mean without, with a 95 % interval.
-    `controls`: the effects of as many random heads of the same layers; `larger`: how many of them are as large."""
+class Measured(About):
+    """A metric with heads removed or only these kept: `full` is its mean with all heads, `mean` that with the change,
+    `effect` what is lost, full − mean, paired, with a 95 % interval. `controls`: the same of random heads of the same
+    layers; `as_good`: in how many of them at least as much is lost (`ablate`) or kept (`keep`)."""
 
-    task: str
-    half: Half
-    metric: str
-    reference: str
-    n: int
+    ablate: list[str] | None
+    keep: list[str] | None
+
     full: Number
     mean: Number
     effect: Number
@@ -106,33 +107,30 @@ class Measured(BaseModel):
     effect_hi: Number
     p: Number
     controls: list[Number]
-    larger: int | None
+    as_good: int | None
 
 
-class Texts(BaseModel):
+class Texts(Answer):
     """The greedy continuation of every prompt."""
 
     texts: list[str]
 
 
-class Verdict(BaseModel):
+class Verdict(About):
     """Is the set of heads a circuit? Every check with its number, interval, threshold and state."""
 
     verdict: str
     sentence: str
-    n: int
-    reference: str
     checks: list[Row]
 
 
-class Run(BaseModel):
+class Run(Answer):
     """A finished run, read from its folder."""
 
     name: str
     study: str
     status: str
     findings: list[str]
-    notices: list[str]
     tables: list[str]
     rows: list[Row]
 
@@ -141,35 +139,9 @@ def number(value: Any) -> Number:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def too_few(task: Any, tests: int, what: str = "head") -> list[str]:
-    """What the examples of a call are too few to show, as a note of its answer."""
-    from headwise import stats
-    from headwise.stats.resampling import independent
-
-    sentence = stats.too_few(independent(task.shared_groups(), len(task)), tests, what)
-    return [sentence] if sentence else []
-
-
-def card_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows of a card that say where the head looks and what it writes; an attention map alone has thousands.
-
-    Of the attention, the eight tokens that the last query (which predicts the answer) attends to most; of the tokens,
-    the first three of every list, and every answer.
-    """
-    kept = {name: table for name, table in tables.items() if len(table)}
-    if (seen := kept.get("attention")) is not None:
-        last = seen[seen["query"] == seen.groupby("example")["query"].transform("max")]
-        largest = last.sort_values("attention", ascending=False, kind="stable").groupby("example", sort=False)
-        kept["attention"] = largest.head(8).sort_values("example", kind="stable")
-    if (tokens := kept.get("tokens")) is not None:
-        listed = tokens["kind"].isin(("promoted", "suppressed"))
-        place = tokens["rank"].where(tokens["kind"] != "suppressed", tokens["of"] + 1 - tokens["rank"])
-        kept["tokens"] = tokens[(listed & (place <= 3)) | tokens["kind"].isin(("target", "foil"))]
-    every = ("model", "task", "layer", "head", "metric", "reference")  # said in the title
-    return {name: table.drop(columns=[c for c in every if c in table]) for name, table in kept.items()}
-
-
 def rows(frame: Any, most: int = MOST_ROWS) -> list[Row]:
+    """The first rows of a table."""
+
     def plain(value: Any) -> Any:
         value = value.item() if hasattr(value, "item") else value
         if isinstance(value, float):
@@ -179,3 +151,34 @@ def rows(frame: Any, most: int = MOST_ROWS) -> list[Row]:
     return [
         {name: plain(value) for name, value in row.items()} for row in frame.head(most).to_dict("records")
     ]
+
+
+def largest(table: Any, of: list[str], most: int) -> dict[str, Any]:
+    """What `Scored` has of a table of scores; of: the columns that say what a row is the score of."""
+    from headwise.tables.frames import by_size
+
+    shown = by_size(table)[[*of, "score", "lo", "hi", "q"]]
+    return {
+        "of": len(table),
+        "significant": int((table["q"] < 0.05).sum()),
+        "rows": rows(shown, most),
+    }
+
+
+def card_tables(tables: Mapping[str, Any]) -> dict[str, list[Row]]:
+    """The rows of a card that say where the head looks and what it writes; an attention map alone has thousands.
+
+    Of the attention, the eight tokens that the last query (which predicts the answer) attends to most; of the tokens,
+    the first three of every list, and every answer.
+    """
+    kept = {name: table for name, table in tables.items() if len(table)}
+    if (seen := kept.get("attention")) is not None:
+        last = seen[seen["query"] == seen.groupby("example")["query"].transform("max")]
+        most = last.sort_values("attention", ascending=False, kind="stable").groupby("example", sort=False)
+        kept["attention"] = most.head(8).sort_values("example", kind="stable")
+    if (tokens := kept.get("tokens")) is not None:
+        listed = tokens["kind"].isin(("promoted", "suppressed"))
+        place = tokens["rank"].where(tokens["kind"] != "suppressed", tokens["of"] + 1 - tokens["rank"])
+        kept["tokens"] = tokens[(listed & (place <= 3)) | tokens["kind"].isin(("target", "foil"))]
+    every = ("model", "task", "layer", "head", "metric", "reference")  # fields of the answer
+    return {name: rows(table.drop(columns=[c for c in every if c in table])) for name, table in kept.items()}

@@ -39,19 +39,19 @@ class Desk:
         return builtin | dict.fromkeys(self.data, "a file of the user")
 
     def opened(
-        self, model: str | None, name: str, n: int, half: Half = "all", seed: int = 0
-    ) -> tuple[Any, Any]:
-        """The model and the examples of a call."""
+        self, model: str | None, name: str, n: int, half: Half, seed: int
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """The model and the examples of a call, and what an answer says of them."""
         from headwise.tasks import task
 
         if name not in self.tasks():  # a name only: no path, no dataset of the hub
             raise unknown("task of this server", name, list(self.tasks()))
         loaded = self.model(model)
-        made = task(self.data.get(name, name), n, model=loaded, seed=seed)
-        if half == "all":
-            return loaded, made
-        find, test = made.halves()
-        return loaded, find if half == "find" else test
+        examples = task(self.data.get(name, name), n, model=loaded, seed=seed)
+        if half != "all":
+            examples = examples.halves()[half == "test"]
+        about = {"model": loaded.name, "task": examples.name, "half": half, "n": len(examples), "seed": seed}
+        return loaded, examples, about
 
     def run(self, name: str) -> Path:
         folder = self.runs / name

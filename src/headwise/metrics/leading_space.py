@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from headwise.errors import HeadwiseError, hint
+from headwise.errors import HeadwiseError, hint, warn_once
 from headwise.metrics.logits import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
@@ -18,8 +18,8 @@ EXAMPLES = 16
 LEAST_ACCURACY, LEAST_LOGPROB = 0.25, 2.0
 """The space is clearly better if the accuracy rises by so much, or, where it does not fall, log p by so many nats."""
 
-_checked: set[tuple[str, str]] = set()
-"""Model and data of the tasks that were measured: the hint is given once."""
+_checked: dict[tuple[str, str], str | None] = {}
+"""What was found for the model and the data of a task: they are measured once."""
 
 
 def note_leading_space(model: Model, task: Task) -> None:
@@ -31,11 +31,12 @@ def note_leading_space(model: Model, task: Task) -> None:
         return
     key = model.name, task.settings.get("source") or task.fingerprint
     lacking = [example for example in task if _lacks_space(example)][:EXAMPLES]
-    if key in _checked or not lacking:
+    if not lacking:
         return
-    _checked.add(key)
-    if notice := leading_space_notice(model, lacking):
-        log.warning("%s: %s. Write the space into the data%s", task.name, notice, _columns_hint(task))
+    if key not in _checked:
+        _checked[key] = leading_space_notice(model, lacking)
+    if notice := _checked[key]:
+        warn_once(log, f"{task.name}: {notice}. Write the space into the data{_columns_hint(task)}")
 
 
 def leading_space_notice(model: Model, examples: list[Example]) -> str | None:

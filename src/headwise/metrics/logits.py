@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -56,26 +56,20 @@ METRICS: Registry[Metric] = Registry("metric", "headwise.metrics.*")
 
 
 def register(
-    name: str,
-    *,
-    needs: Needs,
-    about: str,
-    differentiable: bool = True,
-    first_order: bool = True,
-    compares: bool = False,
+    name: str, *, needs: Needs, differentiable: bool = True, first_order: bool = True, **fields: Any
 ) -> Callable[[Callable[[Scored], Tensor]], Callable[[Scored], Tensor]]:
     """Make a function from scored rows to one number per row known under `name`; the other arguments are the fields of
-    `Metric`. A metric that is not differentiable is not `first_order` either."""
+    `Metric`, such as `about`. A metric that is not differentiable is not `first_order` either."""
     if needs not in get_args(Needs):
         raise unknown(f"value of needs for the metric {name!r}:", str(needs), get_args(Needs))
-
-    def add(per_row: Callable[[Scored], Tensor]) -> Callable[[Scored], Tensor]:
-        checked = partial(_one_per_row, name, per_row)
-        usable = first_order and differentiable
-        METRICS.add(name, Metric(name, about, needs, checked, differentiable, usable, compares))
-        return per_row
-
-    return add
+    fields |= {
+        "needs": needs,
+        "differentiable": differentiable,
+        "first_order": first_order and differentiable,
+    }
+    return METRICS.decorator(
+        name, lambda per_row: Metric(name=name, per_row=partial(_one_per_row, name, per_row), **fields)
+    )
 
 
 def _one_per_row(name: str, per_row: Callable[[Scored], Tensor], scored: Scored) -> Tensor:

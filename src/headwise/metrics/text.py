@@ -10,6 +10,9 @@ import functools
 import importlib
 import importlib.util
 import json
+import re
+import threading
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +21,9 @@ import numpy as np
 import torch
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.metrics import answers
 from headwise.model.load import bundled
 from headwise.registry import Registry
-from headwise.several import several
+from headwise.settings import several
 
 Gold = str | Sequence[str]
 """The right answer, or several of which the best counts."""
@@ -33,11 +35,11 @@ class TextMetric:
 
     name: str
     about: str
-    against: tuple[str, ...]
-    """What texts may be compared with, the default first: `gold` (the right answer), `full` (what the whole
-    model wrote), `both` (needs the two at once)."""
     per_pair: Callable[..., np.ndarray]
     """From texts and as many others (for `both`: gold and full texts) to a value each."""
+    against: tuple[str, ...] = ("full", "gold")
+    """What texts may be compared with, the default first: `gold` (the right answer), `full` (what the whole
+    model wrote), `both` (needs the two at once)."""
     packages: tuple[str, ...] = ()
     """Importable modules it needs beyond headwise's own requirements."""
     weights: tuple[str, ...] = ()
@@ -101,21 +103,11 @@ TEXT_METRICS: Registry[TextMetric] = Registry("text metric", "headwise.metrics.*
 
 
 def register_text(
-    name: str,
-    *,
-    about: str,
-    against: tuple[str, ...] = ("full", "gold"),
-    packages: tuple[str, ...] = (),
-    weights: tuple[str, ...] = (),
-    check: Callable[[], None] | None = None,
+    name: str, **fields: Any
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
-    """Make a function from texts and their counterparts to values known under `name`."""
-
-    def add(per_pair: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        TEXT_METRICS.add(name, TextMetric(name, about, against, per_pair, packages, weights, check))
-        return per_pair
-
-    return add
+    """Make a function from texts and their counterparts to values known under `name`; the other arguments are the
+    fields of `TextMetric`, such as `about`."""
+    return TEXT_METRICS.decorator(name, lambda per_pair: TextMetric(name, per_pair=per_pair, **fields))
 
 
 text_metrics, text_metric = TEXT_METRICS.all, TEXT_METRICS.get
@@ -140,14 +132,14 @@ def _overlap(judge: Any, texts: list[str], others: list[str]) -> np.ndarray:
     "exact", against=("gold",), about="1 if the text equals the gold answer, ignoring case and punctuation"
 )
 def exact(texts: list[str], gold: list[str]) -> np.ndarray:
-    return _each(answers.same, texts, gold)
+    return _each(_same, texts, gold)
 
 
 @register_text(
     "contains", against=("gold",), about="1 if the text contains the words of the gold answer in sequence"
 )
 def contains(texts: list[str], gold: list[str]) -> np.ndarray:
-    return _each(answers.contains, texts, gold)
+    return _each(_contains, texts, gold)
 
 
 @register_text(
@@ -157,7 +149,7 @@ def contains(texts: list[str], gold: list[str]) -> np.ndarray:
     about="1 if the boxed result, or else the last number or formula, equals the gold answer (math-verify)",
 )
 def math(texts: list[str], gold: list[str]) -> np.ndarray:
-    return _each(answers.same_result, texts, gold)
+    return _each(_same_result, texts, gold)
 
 
 @register_text("chrf", packages=("sacrebleu",), about="character n-gram overlap (chrF2 of sacrebleu)")
@@ -234,13 +226,13 @@ def _loaded() -> tuple[Any, Any, int]:
     return model, AutoTokenizer.from_pretrained(folder), int(settings["max_seq_length"])
 
 
-def embed(texts: Sequence[str], batch: int = 64) -> np.ndarray:
+def embed(texts: Sequence[str]) -> np.ndarray:
     """One vector of length 1 per text `[n, 384]`. Runs on the CPU, so results do not depend on the device."""
     model, tokenizer, longest = _loaded()
     vectors = np.empty((len(texts), model.config.hidden_size), dtype=np.float32)
     by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-    for start in range(0, len(texts), batch):
-        chosen = by_length[start : start + batch]
+    for start in range(0, len(texts), 64):
+        chosen = by_length[start : start + 64]
         inputs = tokenizer(
             [texts[i] for i in chosen], padding=True, truncation=True, max_length=longest, return_tensors="pt"
         )
@@ -250,3 +242,100 @@ def embed(texts: Sequence[str], batch: int = 64) -> np.ndarray:
         mean = (hidden * real).sum(1) / real.sum(1)
         vectors[chosen] = torch.nn.functional.normalize(mean, dim=1).numpy()
     return vectors
+
+
+# ---- whether a text gives an answer: the same words, or the same mathematical result (math-verify) -------------
+
+# A number keeps its sign, its decimal point and its digits together; commas between thousands go.
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+# Scripts written without spaces are cut into characters, so that a word is found inside a sentence.
+_WORD = re.compile(
+    r"(?<![\w.])-?\d+(?:\.\d+)*|[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\W\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+"
+)
+
+
+def words(text: str) -> list[str]:
+    """
+    >>> words("The answer is: 1,234.50 — “Yes”!")
+    ['the', 'answer', 'is', '1234.50', 'yes']
+    >>> words("x = -5, not 3-5")
+    ['x', '-5', 'not', '3', '5']
+    """
+    plain = unicodedata.normalize("NFKC", text).replace("\u2212", "-").casefold()
+    return _WORD.findall(_THOUSANDS.sub("", plain))
+
+
+def _same(text: str, gold: str) -> bool:
+    """Whether the two are the same words. An answer without words, such as a sign, is compared exactly."""
+    expected = words(gold)
+    return words(text) == expected if expected else text.strip() == gold.strip()
+
+
+def _contains(text: str, gold: str) -> bool:
+    """Whether the answer's words stand in the text, whole and in a row."""
+    expected = words(gold)
+    if not expected:
+        return gold.strip() in text
+    if re.fullmatch(r"[A-Za-z]", gold.strip()):
+        # A letter that names a choice: in lower case it would be found in every "a".
+        return re.search(rf"(?<!\w){gold.strip()}(?!\w)", text) is not None
+    written, count = words(text), len(expected)
+    return any(written[start : start + count] == expected for start in range(len(written) - count + 1))
+
+
+# ---- the result that a text states: the boxed one, or else the last number or formula --------------------
+
+
+_BOXED = re.compile(r"\\boxed\s*\{")
+
+
+def result(text: str) -> str | None:
+    """The result that the metric `math` would compare, as text; None where the text states none.
+
+    >>> result("so 3 + 4 = 7 apples"), result("I do not know")
+    ('7', None)
+    """
+    parsed = _parsed(text)
+    return str(parsed[-1]) if parsed else None
+
+
+def _same_result(text: str, gold: str) -> bool:
+    """Whether the text states the gold result; a gold answer without mathematics is compared word for word."""
+    from math_verify import verify
+
+    expected = _parsed_gold(gold)
+    if not expected:
+        return _same(text, gold)
+    parsed = _parsed(text)
+    return bool(parsed) and bool(verify(expected, parsed, timeout_seconds=_seconds()))
+
+
+def _seconds() -> int | None:
+    # math-verify's timer is a signal, which only the main thread may set.
+    return 5 if threading.current_thread() is threading.main_thread() else None
+
+
+def _parsed(text: str) -> Any:
+    from math_verify import parse
+
+    return parse(text, parsing_timeout=_seconds())
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed_gold(gold: str) -> Any:
+    return _parsed(gold if "\\boxed" in gold or "$" in gold else f"\\boxed{{{gold.strip()}}}")
+
+
+def boxed(text: str) -> bool:
+    r"""Whether a whole \\boxed{…} stands in the text, which is a result even where the text was cut off.
+
+    >>> boxed(r"so \boxed{7} and"), boxed(r"so \boxed{7")
+    (True, False)
+    """
+    for begin in _BOXED.finditer(text):
+        depth = 1
+        for character in text[begin.end() :]:
+            depth += (character == "{") - (character == "}")
+            if depth == 0:
+                return True
+    return False

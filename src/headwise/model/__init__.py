@@ -11,6 +11,7 @@ measure     gates × examples -> metric values and gradients
 generation  text with gated heads
 attention   attention rows of chosen heads
 outputs     what a head writes
+edges       one head's contribution to another's input, replaced or pulled back
 arm         the activation redistribution of the study `prompts`
 
 Arrows inside: tokens, sites <- forward <- backward <- verify <- sparse <- model.py <- the others.

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.model.forward.run import Pass, edited
+from headwise.model.forward.run import Edit, Pass, edited
 from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input
 
@@ -134,15 +134,13 @@ def mlp_gates(model: Model) -> dict[int, nn.Module]:
 
     with hooked(candidates, after=note), torch.no_grad():
         model.run_whole(Pass(ids=ids))
-    widest: dict[int, tuple[int, nn.Module]] = {}
-    rows, tokens = ids.shape
-    for module, shapes in runs.items():
-        if len(shapes) != 1 or shapes[0][:-1] not in ((rows, tokens), (rows * tokens,)):
-            continue
-        block, width = candidates[module], shapes[0][-1]
-        if width > widest.get(block, (0, module))[0]:
-            widest[block] = (width, module)
-    return {block: widest[block][1] for block in sorted(widest)}
+    of_tokens = (tuple(ids.shape), (ids.numel(),))
+    once = {module: shapes[0] for module, shapes in runs.items() if len(shapes) == 1}
+    places = [(candidates[m], shape[-1], m) for m, shape in once.items() if shape[:-1] in of_tokens]
+    found: dict[int, nn.Module] = {}
+    for block, _, module in sorted(places, key=lambda place: (place[0], -place[1])):
+        found.setdefault(block, module)  # the widest; of several such, the one that runs first
+    return found
 
 
 def first_gate(model: Model) -> nn.Module:
@@ -156,13 +154,10 @@ def first_gate(model: Model) -> nn.Module:
     return gates[0]
 
 
-def seen_gates(
-    gates: Mapping[int, nn.Module], see: Callable[[int, Tensor], None]
-) -> dict[nn.Module, Callable[[Tensor], Tensor]]:
+def seen_gates(gates: Mapping[int, nn.Module], see: Callable[[int, Tensor], None]) -> dict[nn.Module, Edit]:
     """For `Pass.modules`: `see` gets (block, activations `[tokens of all rows, units]`), and nothing is changed."""
 
-    def show(block: int, output: Tensor) -> Tensor:
+    def show(block: int, output: Tensor) -> None:
         see(block, output.detach().flatten(0, -2))
-        return output
 
     return {module: functools.partial(show, block) for block, module in gates.items()}

@@ -64,17 +64,11 @@ _ROUNDING = 1e-3
 """Most that a packed row's logits may differ from the row's alone, as a part of what seeing other rows would do."""
 
 
-def packed_probe(model: nn.Module) -> Packed:
-    """Four rows of different lengths, on which packing is tried."""
-    ids = probe_input(model)[0].tolist()
-    texts = (ids[:4], ids[::-1], ids[1:4], ids[:1])
-    rows = [Row(0, text, 1, list(range(len(text))), text) for text in texts]
-    return Packed.of(rows, next(model.parameters()).device)
-
-
 def packing_works(model: nn.Module) -> bool:
-    """Whether rows that are packed get the logits that they get alone."""
-    packed = packed_probe(model)
+    """Whether four packed rows of different lengths get the logits that they get alone."""
+    ids = probe_input(model)[0].tolist()
+    rows = [Row(0, ids, 1, [*range(len(ids))], ids) for ids in (ids[:4], ids[::-1], ids[1:4], ids[:1])]
+    packed = Packed.of(rows, next(model.parameters()).device)
     try:
         with torch.no_grad():
             together = run(model, packed.pass_()).logits[0]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from headwise.display import html_facts
 from headwise.errors import HeadwiseError, unknown, warn_once
 from headwise.heads import HEADS, KV_HEADS, Head, Layout, Order, chosen_gates, head_list
-from headwise.heads.heads_file import named_heads
-from headwise.heads.patterns import save_pattern
+from headwise.heads.heads_file import named_heads, save_pattern
 from headwise.model.forward.gate import by_token, same_gates
 from headwise.model.forward.run import Output, Pass, run
 from headwise.model.forward.schedule import batches, example_too_large, in_halves
 from headwise.model.origin import Origin, replica
-from headwise.model.sites.head_hooks import HeadHooks, UserHook
+from headwise.model.sites.attention_function import HeadHook
+from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import frozen
 from headwise.model.sites.probe import context_length, embedded_rows, entry_device, weight_dtype, weights_hash
 from headwise.model.sparse import adapter
@@ -32,41 +32,36 @@ from headwise.model.tokens.text import Text
 from headwise.model.verify.capabilities import Capabilities
 from headwise.model.verify.proof import Proof
 from headwise.names import MLP, component_kind
-from headwise.several import several
+from headwise.settings import several
 
 FEW_FOR_MEAN = 16
 """A mean output over fewer examples is announced."""
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
+@dataclass(eq=False, repr=False)
 class Model:
     """A causal language model whose heads can be gated, with the result of its verification."""
 
-    def __init__(
-        self,
-        hf: nn.Module,
-        text: Text | None,
-        name: str,
-        hooks: HeadHooks,
-        proof: Proof,
-        capabilities: Capabilities,
-        batch_tokens: int,
-        compile: bool = False,
-    ) -> None:
-        self.hf = hf
-        self.name = name
-        self.hooks = hooks
-        self.proof = proof
-        self.capabilities = capabilities
-        self.batch_tokens = batch_tokens
-        self.compile = compile
-        self.edge_gates: adapter.EdgeGates | None = None
-        """The edge gates of a sparse model (`headwise sparsify`) and how they were trained."""
-        self.origin: Origin | None = None
-        """How another process loads the same model; a live model has none."""
-        self._text = text
-        if text is not None:
-            text.vocabulary, text.longest = self.embedded_tokens, context_length(hf)
+    hf: nn.Module
+    _text: Text | None
+    name: str
+    hooks: HeadHooks
+    proof: Proof
+    capabilities: Capabilities
+    batch_tokens: int
+    compile: bool = False
+    edge_gates: adapter.EdgeGates | None = None
+    """The edge gates of a sparse model (`headwise sparsify`) and how they were trained."""
+    origin: Origin | None = None
+    """How another process loads the same model; a live model has none."""
+    memory: dict[Hashable, Any] | None = None
+    """What `once` has computed, while a study runs and nobody changes the model (`Workbench.remembering`)."""
+
+    def __post_init__(self) -> None:
+        if self._text is not None:
+            self._text.vocabulary, self._text.longest = self.embedded_tokens, context_length(self.hf)
 
     step_key = property(lambda self: (self.name, self.fingerprint, self.dtype_name))  # results carry the name
 
@@ -80,6 +75,15 @@ class Model:
             )
         named = {**self.origin.options, "name": self.name, "dtype": self.dtype_name}
         return replica, (replace(self.origin, options=named), self.fingerprint)
+
+    def once(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """What `compute` gives, which must not be changed; under the same key only once while there is a memory."""
+        if self.memory is None:
+            return compute()
+        if key not in self.memory:
+            self.memory[key] = compute()
+        result: T = self.memory[key]
+        return result
 
     def __repr__(self) -> str:
         layers, heads = self.shape
@@ -251,7 +255,7 @@ class Model:
             raise unknown("reference of model.gated", reference, ("zero", "mean"))
         return self.hook(hook)
 
-    def hook(self, hook: UserHook) -> AbstractContextManager[None]:
+    def hook(self, hook: HeadHook) -> AbstractContextManager[None]:
         """While this holds, `hook(layer, z)` returns the new z `[B, T, H, D]` of each layer in every forward pass.
 
         z is the output of every head of the layer before the output projection: B rows of the batch, T tokens, H heads,
@@ -322,18 +326,16 @@ class Model:
         """
         seen: dict[Any, Tensor] = {}
 
-        def note(of: int | Head, z: Tensor) -> Tensor:
+        def note(of: int | Head, z: Tensor) -> None:
             if of in seen:
                 raise HeadwiseError(
                     f"layer {of} of {self.name} runs several times per pass (shared weights), so its heads have no "
                     "single output; use the reference 'zero', or a causal method such as 'ablation'"
                 )
             seen[of] = z.detach() if keep is None else keep(z.detach())
-            return z
 
-        def note_module(component: Head, output: Tensor) -> Tensor:
+        def note_module(component: Head, output: Tensor) -> None:
             note(component, by_token(output, len(ids))[:, :, None])
-            return output
 
         modules = {module: partial(note_module, one) for one, module in self.modules(components).items()}
         first = torch.zeros(len(ids), 1, dtype=torch.long)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from headwise.charts.card import PATTERNS, answer_row, attention_map, sentences
 from headwise.charts.interactive import rounded
-from headwise.tables.frames import Tables, groups, table_of
+from headwise.tables.frames import Tables, groups, rows_where, table_of
 
 MOST = 60
 """Most head pages of one run; the run's tables have all of them."""
@@ -51,7 +51,7 @@ def _attention(attention: pd.DataFrame, tokens: pd.DataFrame) -> list[dict[str, 
                 "tokens": last["token"].astype(str).tolist(),
                 "row": rounded(last["attention"], 3),
                 "map": None if weights is None else [rounded(row, 3) for row in weights],
-                **_lists(tokens[tokens["example"] == example] if len(tokens) else tokens),
+                **_lists(rows_where(tokens, example=example)),
             }
         )
     return shown
@@ -69,11 +69,8 @@ def _lists(rows: pd.DataFrame) -> dict[str, Any]:
     """Promoted and suppressed tokens with their logits, the strongest first; and those of the answers."""
     lists: dict[str, Any] = {}
     for kind in ("promoted", "suppressed", "target", "foil"):
-        part = (
-            rows[rows["kind"] == kind].sort_values("rank", ascending=kind != "suppressed")
-            if len(rows)
-            else rows
-        )
+        part = rows_where(rows, kind=kind)
+        part = part.sort_values("rank", ascending=kind != "suppressed") if len(part) else part
         lists[kind] = [[str(row["token"]), float(row["logit"])] for row in part.to_dict("records")]
     return lists
 

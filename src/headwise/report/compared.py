@@ -167,12 +167,7 @@ def _settings(runs: Sequence[RunReader], names: Sequence[str]) -> pd.DataFrame:
         rows |= {
             name if part == "settings" else f"{part[:-1]} {name}": values for name, values in found.items()
         }
-    table = pd.DataFrame([[name, *values] for name, values in rows.items()])
-    return (
-        table.set_axis(["setting", *names], axis=1)
-        if len(table)
-        else pd.DataFrame(columns=["setting", *names])
-    )
+    return pd.DataFrame([[name, *values] for name, values in rows.items()], columns=["setting", *names])
 
 
 def _number(table: pd.DataFrame) -> str | None:

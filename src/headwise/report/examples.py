@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.charts.interactive import rounded
-from headwise.tables.frames import Tables, groups, head_names, table_of
+from headwise.tables.frames import Tables, groups, head_names, rows_where, table_of
 
 HEADS = 60
 """Most heads of a map with examples: those with the largest mean values."""
@@ -40,14 +40,14 @@ class ExampleSets:
         """The number of the set with these values in these columns; None where the run has no such rows."""
         key = (run, *columns.items())
         if key not in self._numbers:
-            made = (
+            entry = (
                 self._answers(tables, columns) if "condition" in columns else self._set(run, tables, columns)
             )
             self._numbers[key] = None
-            if made is not None:
+            if entry is not None:
                 self._numbers[key] = len(self.sets)
                 self.sets.append(
-                    {"run": run, "columns": dict(columns), **made, **self._within_budget(made["points"])}
+                    {"run": run, "columns": dict(columns), **entry, **self._within_budget(entry["points"])}
                 )
         return self._numbers[key]
 
@@ -77,12 +77,17 @@ class ExampleSets:
         by_point = dict(groups(rows, "point"))
         points = {_key(name): _point(by_point[name], written.get(name)) for name in names}
         kind, part = ("head", "scores") if of_heads else ("k", "curves")
-        made = {"label": _label(columns), "unit": str(rows["metric"].iloc[0]), "left": left, "points": points}
-        made |= {"kind": kind, "inputs": self._input(run, tables, columns, part)}
+        entry = {
+            "label": _label(columns),
+            "unit": str(rows["metric"].iloc[0]),
+            "left": left,
+            "points": points,
+        }
+        entry |= {"kind": kind, "inputs": self._input(run, tables, columns, part)}
         if len(texts):
             full = _first_draw(_matching(table_of(tables, "texts"), {**_pair(columns), "series": "full"}))
-            made["full"] = dict(zip(full.index.tolist(), map(_start, full), strict=True))
-        return made
+            entry["full"] = dict(zip(full.index.tolist(), map(_start, full), strict=True))
+        return entry
 
     def _answers(self, tables: Tables, columns: Mapping[str, str]) -> dict[str, Any] | None:
         """Rows of the table `answers`, a point for each model; a problem asked with several seeds has several rows."""
@@ -91,12 +96,12 @@ class ExampleSets:
             return None
         rows = rows.rename(columns={"problem": "example", "right": "value"})
         points = {str(model): _point(part, _first_draw(part)) for model, part in groups(rows, "model")}
-        asked = rows.drop_duplicates("example")
+        questions = rows.drop_duplicates("example")
         self.inputs.append(
             {
                 int(number): [_end(question), str(gold), ""]
                 for number, question, gold in zip(
-                    asked["example"], asked["question"], asked["gold"], strict=True
+                    questions["example"], questions["question"], questions["gold"], strict=True
                 )
             }
         )
@@ -121,13 +126,7 @@ def _pair(columns: Mapping[str, str]) -> dict[str, str]:
 
 def _matching(table: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
     """The rows with these values; a column that the table does not have restricts nothing."""
-    if table.empty:
-        return table
-    keep = pd.Series(True, index=table.index)
-    for name, value in columns.items():
-        if name in table:
-            keep &= table[name] == value
-    return table[keep]
+    return rows_where(table, **{name: value for name, value in columns.items() if name in table})
 
 
 def _label(columns: Mapping[str, str]) -> str:
@@ -147,14 +146,14 @@ def _point(rows: pd.DataFrame, texts: pd.Series | None) -> dict[str, Any]:
     total = len(values)
     if total > EXAMPLES:
         values = pd.concat([values[: EXAMPLES // 2], values[-EXAMPLES // 2 :]])
-    made: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "e": [int(number) for number in values.index],
         "v": rounded(values, 4),
         "n": total,
     }
     if texts is not None:
-        made["t"] = [_start(texts.get(number, "")) for number in values.index]
-    return made
+        entry["t"] = [_start(texts.get(number, "")) for number in values.index]
+    return entry
 
 
 def _first_draw(texts: pd.DataFrame) -> pd.Series:

@@ -16,7 +16,7 @@ from headwise.charts.static import figure
 from headwise.errors import HeadwiseError, unknown
 from headwise.files import user_path
 from headwise.report.page import shown_of, write_report
-from headwise.runs.folder import display
+from headwise.runs.folder.info import as_html, one_line
 from headwise.runs.reader import RunReader
 from headwise.runs.store.store import copied_store
 
@@ -113,11 +113,11 @@ class OpenedRun(RunReader):
         return write_report([self.path], self.path / "report.html" if out is None else out)
 
     def __repr__(self) -> str:
-        return display.line(self.path, {**self.info, "tables": list(self.tables)})
+        return one_line(self.path, {**self.info, "tables": list(self.tables)})
 
     def _repr_html_(self) -> str:
         """In a notebook, what it is, its notices and its figures."""
-        return display.page(self.path, {**self.info, "tables": list(self.tables)}, self.notices)
+        return as_html(self.path, {**self.info, "tables": list(self.tables)}, self.notices)
 
 
 def _parts(result: Any, kinds: tuple[str, ...]) -> Iterator[Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from headwise._version import __version__
-from headwise.charts.chart import Chart, Panel
+from headwise.charts.chart import Chart
 from headwise.charts.interactive import page_chart, rounded
 from headwise.charts.section import Finding, Shown, section_of
 from headwise.charts.style import css_variables
@@ -30,6 +29,7 @@ from headwise.report.docs import glossary, glossed, markdown, terms_in
 from headwise.report.docs import page as doc_page
 from headwise.report.examples import ExampleSets
 from headwise.runs.reader import RunReader
+from headwise.runs.store.plain import with_nulls
 from headwise.tables.frames import Tables, groups, too_few
 
 if TYPE_CHECKING:
@@ -208,13 +208,10 @@ def _page(runs: Sequence[RunReader], story: Story | None, drawn: Mapping[Path, S
 def _shown(chart: Chart, name: str) -> dict[str, Any]:
     """What the page says around a chart."""
     caption = _caption(chart)
-    used = " ".join([chart.title, caption, *map(_panel_words, chart.page_panels)])
+    panels = [(one.heading, one.note, one.x.label, one.y.label) for one in chart.page_panels]
+    used = " ".join([chart.title, caption, *(word for words in panels for word in words)])
     words = {"title": chart.title, "caption": caption, "prompt": chart.prompt, "terms": terms_in(used)}
-    return {"id": name, "name": chart.name, "table": _table(chart.table), **words}
-
-
-def _panel_words(panel: Panel) -> str:
-    return " ".join((panel.heading, panel.note, panel.x.label, panel.y.label))
+    return {"id": name, "name": chart.name, "table": _table(chart.table), "shown": chart.table_shown, **words}
 
 
 def _with_examples(
@@ -323,17 +320,8 @@ def _took(seconds: float | None) -> str:
 
 def _in_script(data: Any) -> str:
     """JSON that is safe inside a script element: nothing in it can close the element or open a comment."""
-    text = json.dumps(_finite(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(with_nulls(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: a chart shows a gap there."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _template(name: str) -> Template:

@@ -5,13 +5,17 @@ reads it, `stopping.py` what Ctrl-C does. Importing this loads nothing heavy. Ma
 progress, stats, tables.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from headwise.progress import progress
 from headwise.runs.compute import LocalExecutor, compute
 from headwise.runs.folder.folder import RunFolder
 from headwise.runs.folder.info import read_info
-from headwise.runs.folder.tables import read_table, write_table
 from headwise.runs.step import Call, Executor, Finished, Job, Step, step
 from headwise.runs.store.store import Store
+
+if TYPE_CHECKING:
+    from headwise.runs.folder.tables import read_table, write_table
 
 __all__ = [
     "Call",
@@ -29,3 +33,12 @@ __all__ = [
     "step",
     "write_table",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Tables need pandas and Arrow, for which a command should not wait that reads none."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from headwise.runs.folder import tables
+
+    return getattr(tables, name)

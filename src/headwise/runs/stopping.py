@@ -42,12 +42,12 @@ def stoppable() -> Iterator[None]:
     Only the first does: one that arrives while the run is being closed must not cut that short. Signals that somebody
     handles or ignores already (`nohup`) are left alone.
     """
-    asked = False
+    requested = False
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if not asked:
-            asked = True
+        nonlocal requested
+        if not requested:
+            requested = True
             raise Stopped(signal.Signals(number).name)
 
     free = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]

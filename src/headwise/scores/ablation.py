@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,13 +11,13 @@ from pydantic import Field, NonNegativeFloat, WrapValidator, model_validator
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
-from headwise.heads import RANKED_BY, Head, single_gates
+from headwise.heads import RANKED_BY, Head, lone_gates, single_gates
 from headwise.model.measure.by_position import acting_positions, position_effects
 from headwise.model.measure.engine import Engine
-from headwise.progress import live_table
+from headwise.progress import live_table, scaled_progress
 from headwise.scores.adaptive.adaptive import to_precision, top_k
 from headwise.scores.adaptive.sample import Sample, design_effect
-from headwise.scores.registry import BACKWARD_ROWS, SHARED_ROW, Setup, register, scaled_progress
+from headwise.scores.registry import BACKWARD_ROWS, SHARED_ROW, Setup, register
 from headwise.settings import Count, Settings, one_of
 
 CALL_COST = {"cpu": 0.5, "accelerator": 256}
@@ -55,8 +56,8 @@ class AblationOptions(Settings):
                 f"precision ({self.precision}) and top ({self.top}) cannot be combined: give one of them, with a "
                 "confidence"
             )
-        how = (self.confidence, self.order, self.population)
-        if not self.early and how != (0.95, "signed", False):
+        stopping = (self.confidence, self.order, self.population)
+        if not self.early and stopping != (0.95, "signed", False):
             raise HeadwiseError(
                 "confidence, order and population are options of precision and top; give precision or top as well"
             )
@@ -73,19 +74,22 @@ def each_position(setup: Setup) -> np.ndarray:
     engine = setup.engine()
     _, changes = acting_positions(engine)
     engine.advance = scaled_progress(setup.advance, len(setup.task) / max(changes.sum(), 1)) or engine.advance
-    effects = position_effects(engine, single_gates(setup.heads, setup.layout))
-    setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
-    return effects.swapaxes(0, 1)
+    return position_effects(engine, single_gates(setup.heads, setup.layout)).swapaxes(0, 1)
 
 
-@register(
-    "ablation",
-    about="exact ablation: metric with the head minus metric without it",
+_each_head = partial(
+    register,
     steps=lambda model, task: len(model.heads()) * len(task),
     rows=lambda model, task, *_: SHARED_ROW * len(model.heads()) * len(task),
+    components=True,
+)
+
+
+@_each_head(
+    "ablation",
+    about="exact ablation: metric with the head minus metric without it",
     options=AblationOptions,
     each=each_position,
-    components=True,
 )
 def ablation(setup: Setup, **options: Any) -> np.ndarray:
     """m(full) − m(head's gate at 0), per example, in the metric's unit; positive where the head helps.
@@ -98,16 +102,14 @@ def ablation(setup: Setup, **options: Any) -> np.ndarray:
     options: see `AblationOptions`. With precision, estimates are unbiased; with top, those near the k-th rank have a
     small bias. Attribution is the control variate (`headwise.scores.adaptive.adaptive`).
     """
-    asked, engine = AblationOptions(**options), setup.engine()
+    request, engine = AblationOptions(**options), setup.engine()
     heads = setup.heads
     gates = single_gates(heads, setup.layout)
-    if asked.early:
-        return _adaptive(setup, engine, asked, heads, gates)
+    if request.early:
+        return _adaptive(setup, engine, request, heads, gates)
     with live_table(f"ablation on {setup.task.name}, {setup.model.name}") as show:
         more = {} if show is None else _preview(setup, engine, heads, show)
-        examples = setup.per_head(engine.measure(gates, **more).effects)
-    setup.details |= {"batch_tokens": engine.batch_tokens, "rows": engine.rows_spent}
-    return examples
+        return setup.per_head(engine.measure(gates, **more).effects)
 
 
 def _preview(
@@ -143,7 +145,7 @@ def _preview(
 
 
 def _adaptive(
-    setup: Setup, engine: Engine, asked: AblationOptions, heads: list[Head], gates: np.ndarray
+    setup: Setup, engine: Engine, request: AblationOptions, heads: list[Head], gates: np.ndarray
 ) -> np.ndarray:
     """The engine's side: attribution once, then the (head, example) pairs that the statistics ask for."""
     N, K = len(setup.task), len(heads)
@@ -154,22 +156,22 @@ def _adaptive(
         lambda chosen, examples: engine.measure(gates[chosen], examples).effects.T,
         attribution,
         (N, K),
-        population=asked.population,
+        population=request.population,
         crowding=design_effect(setup.task.shared_groups()),
         seed=setup.seed,
         call_cost=CALL_COST["cpu" if setup.model.device.type == "cpu" else "accelerator"],
     )
-    if asked.top is not None:
-        estimates = top_k(sample, asked.top, asked.confidence, asked.order)
-        rule = f"the first {asked.top} by {asked.order} score, all right"
+    if request.top is not None:
+        estimates = top_k(sample, request.top, request.confidence, request.order)
+        rule = f"the first {request.top} by {request.order} score, all right"
     else:
-        assert asked.precision is not None
-        auto = isinstance(asked.precision, str)
-        precision = AUTO if auto else asked.precision
-        estimates = to_precision(sample, precision, asked.confidence, of_largest=auto)
+        assert request.precision is not None
+        auto = isinstance(request.precision, str)
+        precision = AUTO if auto else request.precision
+        estimates = to_precision(sample, precision, request.confidence, of_largest=auto)
         rule = f"every head to ± {f'{AUTO:.0%} of the largest score' if auto else f'{precision:g}'}"
-    rule += f" with {asked.confidence:.0%} confidence"
-    if not asked.population:
+    rule += f" with {request.confidence:.0%} confidence"
+    if not request.population:
         rule += f" (intervals of the mean over these {N} examples; p and q are of examples like them)"
     attributed = 0 if attribution is None else N
     if setup.advance:  # the pairs that need not be run are done too
@@ -186,7 +188,6 @@ def _adaptive(
         "rows_exhaustive": K * N,
         "ratio": K * N / spent,
         "rows_run": engine.rows_spent + (BACKWARD_ROWS - 1) * attributed,
-        "batch_tokens": engine.batch_tokens,
         "slopes": {
             str(head): round(float(c), 4) for head, c in zip(heads, estimates.coefficients, strict=True)
         },
@@ -195,3 +196,18 @@ def _adaptive(
     if estimates.top is not None:
         setup.details["top_heads"] = [str(heads[number]) for number in estimates.top]
     return setup.per_head(estimates.examples.T)
+
+
+@_each_head("keep", about="exact: metric with only this head minus metric with no heads")
+def keep(setup: Setup) -> np.ndarray:
+    """m(none + this head) − m(none), per example, in the metric's unit; positive where the head helps.
+
+    Sufficiency where `ablation` asks for necessity: all other heads are replaced by the reference. Cost: one
+    forward row per head and example; equal blocks are shared (prefix sharing). Known failure: a head that needs another
+    one (the second of an induction pair) scores near 0, and with `zero` the model without any head is so far
+    from its usual state that late heads read nonsense; `mean` and `patch` are milder (Chan et al. 2022, causal
+    scrubbing, and Wang et al. 2022, arXiv 2211.00593, on what a circuit is tested against).
+    """
+    nothing = np.zeros(setup.layout.shape)
+    measured = setup.engine().measure(lone_gates(setup.heads, setup.layout), baseline=nothing)
+    return setup.per_head(measured.values - measured.full)

@@ -71,8 +71,8 @@ def direct(setup: Setup) -> np.ndarray:
         rest[rows] = metric.cpu().numpy() - given
         if setup.advance:
             setup.advance(len(numbers))
-    setup.details |= {"batch_tokens": engine.batch_tokens, "rest": float(rest.mean())}
-    setup.details["reference"] = None if setup.reference == "zero" else setup.reference
+    reference = None if setup.reference == "zero" else setup.reference
+    setup.details |= {"rest": float(rest.mean()), "reference": reference}
     return examples
 
 

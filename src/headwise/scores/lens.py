@@ -73,32 +73,23 @@ class Lens:
 
     def _lines(self) -> list[tuple[str, str, str, str]]:
         """Stage, metric, share with the target on top and tokens on top, in words."""
-        return [
-            (
-                _stage(row["layer"]),
-                f"{row['value']:+.3f} [{row['lo']:+.3f}, {row['hi']:+.3f}]",
-                f"{row['target_on_top']:.0%}",
-                row["top_tokens"],
-            )
-            for row in self.table().to_dict("records")
-        ]
+        lines = []
+        for row in self.table().to_dict("records"):
+            value = f"{row['value']:+.3f} [{row['lo']:+.3f}, {row['hi']:+.3f}]"
+            lines.append((_stage(row["layer"]), value, f"{row['target_on_top']:.0%}", row["top_tokens"]))
+        return lines
 
     def _title(self) -> str:
-        return (
-            f"{self.metric} on {self.task}, {self.model}, n = {self.values.shape[1]}, mean with 95 % interval"
-        )
+        n = self.values.shape[1]
+        return f"{self.metric} on {self.task}, {self.model}, n = {n}, mean with 95 % interval"
 
     def __repr__(self) -> str:
-        lines = [
-            f"{stage:>8}  {value}  target on top {share:>4}: {top}"
-            for stage, value, share, top in self._lines()
-        ]
+        lines = ["{:>8}  {}  target on top {:>4}: {}".format(*line) for line in self._lines()]
         return "\n  ".join([f"Lens({self._title()}:", *lines]) + ")"
 
     def _repr_html_(self) -> str:
-        return html_table(
-            self._title(), ["after", self.metric, "target on top", "on top most often"], self._lines()
-        )
+        columns = ["after", self.metric, "target on top", "on top most often"]
+        return html_table(self._title(), columns, self._lines())
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,14 +111,10 @@ class PromptLens:
         return pd.DataFrame(self.tokens, index=layers, columns=columns)
 
     def __repr__(self) -> str:
-        lines = [
-            f"{stage:>8}  " + " ".join(f"{token!r}" for token in row)
-            for stage, row in zip(self.table().index, self.tokens, strict=True)
-        ]
-        return (
-            "\n  ".join([f"PromptLens({self.model}, {''.join(self.prompt)!r}, likeliest next token:", *lines])
-            + ")"
-        )
+        rows = zip(self.table().index, self.tokens, strict=True)
+        lines = [f"{stage:>8}  " + " ".join(map(repr, row)) for stage, row in rows]
+        title = f"PromptLens({self.model}, {''.join(self.prompt)!r}, likeliest next token:"
+        return "\n  ".join([title, *lines]) + ")"
 
     def _repr_html_(self) -> str:
         table = self.table()

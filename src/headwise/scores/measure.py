@@ -89,31 +89,24 @@ class Measurement:
 
     def _lines(self) -> list[list[str]]:
         """Mean, mean with all heads and effect of each variant, in words."""
-        return [
-            [
-                f"{row.mean:.4g} [{row.lo:.4g}, {row.hi:.4g}]",
-                f"{row.full:.4g}",
-                f"{row.effect:+.4g} [{row.effect_lo:+.4g}, {row.effect_hi:+.4g}]",
-            ]
-            for row in self.table().itertuples(index=False)
-        ]
+        lines = []
+        for row in self.table().itertuples(index=False):
+            effect = f"{row.effect:+.4g} [{row.effect_lo:+.4g}, {row.effect_hi:+.4g}]"
+            lines.append([f"{row.mean:.4g} [{row.lo:.4g}, {row.hi:.4g}]", f"{row.full:.4g}", effect])
+        return lines
 
     def __repr__(self) -> str:
         head = f"{self.metric} on {self.task}, {self.model}, {ablation_name(self.reference)}, n = {self.n}"
-        lines = [
-            f"{value}; all heads {full}; effect {effect}"
-            for value, full, effect in self._lines()[:_MOST_SHOWN]
-        ]
-        more = [f"… {len(np.atleast_2d(self.values))} variants in all"] * (
-            len(np.atleast_2d(self.values)) > len(lines)
-        )
+        lines = ["{}; all heads {}; effect {}".format(*line) for line in self._lines()]
         if len(lines) == 1:
             return f"Measurement({head}: {lines[0]})"
-        return "\n  ".join([f"Measurement({head}, mean with 95 % interval:", *lines, *more]) + ")"
+        more = [f"… {len(lines)} variants in all"] if len(lines) > _MOST_SHOWN else []
+        shown = [f"Measurement({head}, mean with 95 % interval:", *lines[:_MOST_SHOWN], *more]
+        return "\n  ".join(shown) + ")"
 
     def _repr_html_(self) -> str:
-        how = f"{ablation_name(self.reference)}, n = {self.n}, 95 % intervals"
-        title = f"{self.metric} on {self.task}, {self.model} ({how})"
+        described = f"{ablation_name(self.reference)}, n = {self.n}, 95 % intervals"
+        title = f"{self.metric} on {self.task}, {self.model} ({described})"
         columns = ["variant", "mean", "all heads", "effect (all heads − this)"]
         return html_table(title, columns, ([number, *line] for number, line in enumerate(self._lines())))
 
@@ -131,7 +124,7 @@ def measure(
     keep: Any = None,
     metric: str | None = None,
     progress: Progress = True,
-    **how: Unpack[MeasureOptions],
+    **options: Unpack[MeasureOptions],
 ) -> Measurement:
     """The metric under gates, per example, beside the same examples with all heads.
 
@@ -139,23 +132,30 @@ def measure(
     gates: `[L, H]`, or `[V, L, H]` for several at once: 0 removes a head, 1 leaves it, above 1 amplifies it. Or name
         heads to `ablate`, or the only heads to `keep`: `ablate=["L3H2", "L5H0"]`. By default all heads are left.
     metric: by default that of the task.
-    how: `reference` (what replaces an ablated head: zero, mean, position_mean, resample, patch, window), `window` and
-        `sink` (with the reference `window`, how many of the last and first tokens the head still sees: by default 64
-        and 4), `positions` (where gates act: all, or from the last prompt token on), `seed`, `reference_task`,
+    options: `reference` (what replaces an ablated head: zero, mean, position_mean, resample, patch, window), `window`
+        and `sink` (with the reference `window`, how many of the last and first tokens the head still sees: by default
+        64 and 4), `positions` (where gates act: all, or from the last prompt token on), `seed`, `reference_task`,
         `batch_tokens`.
 
     >>> hw.measure(model, task, ablate=["L3H2"], reference="mean")            # doctest: +SKIP
     """
-    made = model.gates(gates, ablate=ablate, keep=keep)
+    arrays = model.gates(gates, ablate=ablate, keep=keep)
     task = as_task(task, model, {})
-    how["reference"] = how.get("reference") or "mean"
-    variants = made if made.ndim == 3 else made[None]
+    options["reference"] = options.get("reference") or "mean"
+    variants = arrays if arrays.ndim == 3 else arrays[None]
     chosen = metric_named(metric or task.metric)
     with reporting(f"measuring {task.name}", len(variants) * len(task), progress) as advance:
-        engine = Engine(model, task, chosen, advance=advance, **how)
+        engine = Engine(model, task, chosen, advance=advance, **options)
         measured = engine.measure(variants)
     values, full = measured.values, measured.full
-    if made.ndim == 2:
+    if arrays.ndim == 2:
         values, full = values[0], full[0]
-    about = (model.name, task.name, chosen.name, engine.reference, task.shared_groups(), how.get("seed", 0))
+    about = (
+        model.name,
+        task.name,
+        chosen.name,
+        engine.reference,
+        task.shared_groups(),
+        options.get("seed", 0),
+    )
     return Measurement(values, full, *about)

@@ -6,16 +6,15 @@ up in the command line, in the tables and in the report by itself.
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
-from pydantic import ConfigDict, create_model
+from pydantic import create_model
 
 from headwise import stats
 from headwise.errors import HeadwiseError, unknown, warn_once
@@ -26,8 +25,9 @@ from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.positions import ANSWERED, EACH, Given
 from headwise.model.model import Model
+from headwise.progress import scaled_progress
 from headwise.registry import Registry
-from headwise.settings import Settings
+from headwise.settings import Settings, settings_of
 from headwise.stats.resampling import independent
 from headwise.tasks.examples import Task
 
@@ -40,7 +40,7 @@ class Setup:
     task: Task
     metric: Metric
     reference: str = "mean"
-    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch)."""
+    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch, window)."""
     positions: Given = "all"
     """Where gates act."""
     seed: int = 0
@@ -62,6 +62,8 @@ class Setup:
     """`[L, H]`: the heads that are asked for; None for all. A method may compute others too; they are left out."""
     components: tuple[str, ...] = HEADS
     """What has gates and scores: heads, mlps, input; or kv_heads."""
+    engines: list[Engine] = field(default_factory=list)
+    """Those that were made for it."""
 
     @cached_property
     def layout(self) -> Layout:
@@ -87,7 +89,18 @@ class Setup:
     def engine(self, passes: int = 1) -> Engine:
         """The engine for this setup; progress is a share of `passes` runs over all examples."""
         advance = scaled_progress(self.advance, 1 / passes)
-        return Engine(self.model, self.task, self.metric, **self.engine_options, advance=advance)
+        engine = Engine(self.model, self.task, self.metric, **self.engine_options, advance=advance)
+        self.engines.append(engine)
+        return engine
+
+    @property
+    def spent(self) -> dict[str, int]:
+        """What the last engine of this setup took, for the details of the scores."""
+        found: dict[str, int] = {}
+        for engine in self.engines[-1:]:
+            found = {"batch_tokens": engine.batch_tokens}
+            found |= {"rows": engine.rows_spent} if engine.rows_spent else {}
+        return found
 
     def per_head(self, values: np.ndarray) -> np.ndarray:
         """Numbers of the scored heads in their order, `[heads]` or `[heads, E]`, as `[L, H]` or `[E, L, H]`.
@@ -99,63 +112,54 @@ class Setup:
         return full
 
 
-def scaled_progress(advance: Callable[[int], None] | None, factor: float) -> Callable[[int], None] | None:
-    """Reports `factor` steps for every step that is finished, in whole numbers."""
-    if advance is None or factor == 1:
-        return advance
-    finished = 0.0
-
-    def report(steps: int) -> None:
-        nonlocal finished
-        before, finished = finished, finished + steps * factor
-        advance(round(finished) - round(before))
-
-    return report
-
-
 BACKWARD_ROWS = 3
 """Forward rows that a forward and a backward pass over one row are worth."""
 SHARED_ROW = 0.5
 """What a row costs whose first blocks are shared with others, in forward rows."""
 
 
-class _Options(Settings):
-    """Options whose types are those of a function's parameters."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-
-@dataclass(frozen=True)
-class Method:
-    """A registered way to score heads."""
+@dataclass(frozen=True, kw_only=True)
+class Registered:
+    """What methods for heads and for edges have in common."""
 
     name: str
     about: str
     run: Callable[..., np.ndarray]
-    """From a setup (and the method's own options) to values per example and head `[E, L, H]`."""
-    signed: bool
-    first_order: bool
+    """From a setup (and the method's own options) to values per example and head, or edge."""
+    first_order: bool = False
     """Whether it reads the gradient at all gates 1, and so refuses metrics whose gradient there is 0."""
-    steps: Callable[[Model, Task], int]
-    """How many (variant, row) pairs it will report as done, for the progress bar."""
-    option_class: type[Settings] | None
-    """Its own options, where the parameters of `run` do not say all of them."""
-    version: int
+    version: int = 1
     """Of its formula: raised when its numbers change, so that steps of an earlier version are computed again."""
-    per_label: Callable[..., dict[str, Scores]] | None
+
+    @cached_property
+    def settings(self) -> type[Settings]:
+        """The method's own options: their types, bounds and defaults."""
+        return settings_of(self.name, self.run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Registered):
+    """A registered way to score heads; it gives values per example and head `[E, L, H]`."""
+
+    signed: bool = True
+    steps: Callable[[Model, Task], int] = lambda model, task: len(task)
+    """How many (variant, row) pairs it will report as done, for the progress bar."""
+    option_class: type[Settings] | None = None
+    """Its own options, where the parameters of `run` do not say all of them."""
+    per_label: Callable[..., dict[str, Scores]] | None = None
     """Of a method that distinguishes labels and takes an option `label`: from a model, examples of all labels, `seed`,
     `advance` and its other options to the map of every label."""
-    learned: bool
+    learned: bool = False
     """Whether it is trained: another seed and other examples then give another ranking."""
-    ablates: bool
+    ablates: bool = True
     """Whether it replaces heads by the reference, or measures what that would do."""
-    components: bool
+    components: bool = False
     """Whether it can score MLPs and the embeddings beside heads, and key/value heads; it then has the option
     `components`."""
-    each: Callable[[Setup], np.ndarray] | None
+    each: Callable[[Setup], np.ndarray] | None = None
     """From a setup to the effect of each scored head at each position `[E, heads, T]` (`positions="each"`); NaN where a
     prompt has no such position. None for a method without such numbers."""
-    rows: Callable[[Model, Task, str, Mapping[str, Any]], float]
+    rows: Callable[..., float] = lambda model, task, reference, options: BACKWARD_ROWS * len(task)
     """Forward rows of one scoring, about: from the model, the task, the reference and all options of the method."""
 
     def cost(self, model: Model, task: Task, reference: str, options: Mapping[str, Any]) -> int:
@@ -171,16 +175,11 @@ class Method:
 
     @cached_property
     def settings(self) -> type[Settings]:
-        """The method's own options: their types, bounds and defaults."""
-        own = self._own_settings
+        own = settings_of(self.name, self.run) if self.option_class is None else self.option_class
         if not self.components:
             return own
         more: dict[str, Any] = {"components": (ComponentKinds, HEADS)}
         return create_model(own.__name__, __base__=own, **more)
-
-    @property
-    def _own_settings(self) -> type[Settings]:
-        return settings_of(self.name, self.run) if self.option_class is None else self.option_class
 
     @property
     def options(self) -> dict[str, Any]:
@@ -188,55 +187,22 @@ class Method:
         return {name: one.get_default() for name, one in self.settings.model_fields.items()}
 
 
-def settings_of(name: str, run: Callable[..., Any]) -> type[Settings]:
-    """The options that are parameters of a method's function, after its setup."""
-    hints = get_type_hints(run, include_extras=True)
-    parameters = list(inspect.signature(run).parameters.values())[1:]
-    fields: dict[str, Any] = {
-        p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default) for p in parameters
-    }
-    return create_model(name, __base__=_Options, **fields)
-
-
 METHODS: Registry[Method] = Registry(
     "method",
     "headwise.scores.*",
     "headwise.scores.gates.gating",
     "headwise.scores.nested.nested",
-    "headwise.scores.probe.probe",
 )
 
 
 def register(
-    name: str,
-    *,
-    about: str,
-    steps: Callable[[Model, Task], int] = lambda model, task: len(task),
-    options: type[Settings] | None = None,
-    version: int = 1,
-    per_label: Callable[..., dict[str, Scores]] | None = None,
-    each: Callable[[Setup], np.ndarray] | None = None,
-    rows: Callable[..., float] = lambda model, task, reference, options: BACKWARD_ROWS * len(task),
-    **flags: bool,
+    name: str, *, options: type[Settings] | None = None, **fields: Any
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
-    """Make a method known under `name`; the other arguments are the fields of `Method`.
+    """Make a method known under `name`; the other arguments are the fields of `Method`, such as `about`.
 
-    flags: `signed` and `ablates` (True by default), `first_order`, `learned`, `components`.
+    options: a class of its options, where the parameters of the function do not say all of them.
     """
-    signed, first_order = flags.pop("signed", True), flags.pop("first_order", False)
-    learned, components = flags.pop("learned", False), flags.pop("components", False)
-    ablates = flags.pop("ablates", True)
-    if flags:
-        raise TypeError(
-            f"a method has no flag {next(iter(flags))!r}; it has signed, ablates, first_order, learned and components"
-        )
-
-    def add(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        fields = (name, about, run, signed, first_order, steps, options, version, per_label, learned)
-        METHODS.add(name, Method(*fields, ablates, components, each, rows))
-        return run
-
-    return add
+    return METHODS.decorator(name, lambda run: Method(name=name, run=run, option_class=options, **fields))
 
 
 methods, method = METHODS.all, METHODS.get

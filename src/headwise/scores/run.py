@@ -90,10 +90,12 @@ def score(
     reference, each = reference or chosen.reference, positions == EACH
     check_method_positions(chosen, positions, options)
     where: Any = "all" if each else positions
-    how = MeasureSettings(reference=reference, positions=where, seed=seed, batch_tokens=batch_tokens)
+    settings = MeasureSettings(reference=reference, positions=where, seed=seed, batch_tokens=batch_tokens)
     measured = metric_named(metric or task.metric)
     check_metric(chosen, measured, options)
-    setup = Setup(model, task, measured, how.reference, how.positions, seed, reference_task, batch_tokens)
+    setup = Setup(
+        model, task, measured, settings.reference, settings.positions, seed, reference_task, batch_tokens
+    )
     setup.folder = getattr(progress, "folder", None)  # of a step
     own = dict(options)
     if chosen.components:
@@ -103,11 +105,8 @@ def score(
     steps = chosen.steps(model, task)
     if steps == len(model.heads()) * len(task):  # one step per head and example
         steps = len(setup.heads) * len(task)
-    prompts = _prompt_tokens(model, task) if each else []
-    if each:
-        note_too_few(task, len(setup.heads) * max(map(len, prompts)), "head-position pair")
-        _note_lengths(task, prompts)
-    elif chosen.signed and not getattr(chosen.settings(**options), "early", False):
+    prompts = _prompt_tokens(setup) if each else []
+    if not each and chosen.signed and not getattr(chosen.settings(**options), "early", False):
         note_too_few(task, len(setup.heads))
     with reporting(f"{method} on {task.name}", steps, progress) as setup.advance:
         if each:
@@ -115,7 +114,7 @@ def score(
             by_position = chosen.each(setup)
         else:
             values = _checked_values(setup, method, chosen.run(setup, **own))
-    about = _about(setup, chosen, EACH if each else how.positions, options)
+    about = _about(setup, chosen, EACH if each else settings.positions, options)
     if each:
         return PositionScores(setup.heads, by_position, _shared_tokens(prompts, by_position), **about)
     about |= {
@@ -132,22 +131,13 @@ def score(
 
 def _about(setup: Setup, chosen: Method, positions: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """What a result says of itself beside its numbers."""
-    details = {
-        "reference": setup.reference if chosen.ablates else None,
-        "positions": positions,
-        "seed": setup.seed,
-        **options,
-        **setup.details,
-    }
-    return {
-        "model": setup.model.name,
-        "task": setup.task.name,
-        "method": chosen.name,
-        "metric": setup.unit or setup.metric.name,
-        "details": details | {"options": options, "examples": setup.task.fingerprint},
-        "groups": row_groups(setup.task, setup.details),
-        "numbers": row_numbers(setup.task, setup.details),
-    }
+    task, unit = setup.task, setup.unit or setup.metric.name
+    reference = setup.reference if chosen.ablates else None
+    details: dict[str, Any] = {"reference": reference, "positions": positions, "seed": setup.seed, **options}
+    details |= {**setup.spent, **setup.details, "options": options, "examples": task.fingerprint}
+    rows = {"groups": row_groups(task, setup.details), "numbers": row_numbers(task, setup.details)}
+    names = {"model": setup.model.name, "task": task.name, "method": chosen.name, "metric": unit}
+    return {**names, "details": details, **rows}
 
 
 def _check_options(chosen: Method, options: Mapping[str, Any]) -> None:
@@ -186,22 +176,21 @@ def _chosen_heads(setup: Setup, heads: Any) -> np.ndarray:
     return mask_gates(listed, setup.layout) == 0
 
 
-def _prompt_tokens(model: Model, task: Task) -> list[list[str]]:
-    """The tokens of every prompt."""
-    prompts = model.text.encode_whole(model.text.trimmed([example.prompt for example in task]))
-    return [model.text.readable(ids or model.text.start()) for ids in prompts]
-
-
-def _note_lengths(task: Task, prompts: Sequence[Sequence[str]]) -> None:
-    """Log that prompts differ in length: one position then is not one place in the sentence."""
+def _prompt_tokens(setup: Setup) -> list[list[str]]:
+    """The tokens of every prompt; what scores at positions cannot show is logged."""
+    text, task = setup.model.text, setup.task
+    whole = text.encode_whole(text.trimmed([example.prompt for example in task]))
+    prompts = [text.readable(ids or text.start()) for ids in whole]
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))
-    if shortest != longest:
+    note_too_few(task, len(setup.heads) * longest, "head-position pair")
+    if shortest != longest:  # one position then is not one place in the sentence
         warn_once(
             log,
             f"the prompts of {task.name} have {shortest} to {longest} tokens: position 5 is the sixth token of each, "
             "whatever stands there; a position is named by its token only where all examples have the same one (spans "
             "compare the same words: positions='NAME')",
         )
+    return prompts
 
 
 def _shared_tokens(prompts: Sequence[Sequence[str]], values: np.ndarray) -> list[str]:

@@ -161,8 +161,11 @@ def _in_bfloat16(hf: torch.nn.Module) -> torch.nn.Module:
 
 
 def _start(model: Model, texts: Tensor, draw: random.Random) -> list[int]:
-    chat = bool(getattr(model.text.tokenizer, "chat_template", None))
-    kinds = [_from_texts] * (3 if len(texts) else 0) + [_from_opening] * 3 + [_from_chat] * (4 if chat else 0)
+    kinds = (
+        [_from_texts] * (3 * (len(texts) > 0))
+        + [_from_opening] * 3
+        + [_from_chat] * (4 * model.text.has_chat)
+    )
     start = draw.choice(kinds)(model, texts, draw) or model.text.start()
     return start[: max(size for size in _STARTS if size <= len(start))]
 

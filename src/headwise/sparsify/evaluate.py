@@ -13,7 +13,6 @@ models. Edges are counted on the first text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +80,11 @@ def _text_name(path: Path, taken: Mapping[str, object]) -> str:
 def losses_of(model: Model, rows: Tensor, counts: EdgeCounts | None = None) -> np.ndarray:
     """Mean cross-entropy per token of every sequence `[N]` in nats; open edges are added to `counts`."""
     at_once = max(1, min(_LOGITS_AT_ONCE // (rows.shape[1] * model.vocabulary), 32))
-    watcher = counts and counts.watcher(model.hooks.sites[0].layer)
+    watcher = None if counts is None else counts.watcher(model.hooks.sites[0].layer)
     losses: list[Tensor] = []
     for part in rows.split(at_once):
         ids = part.long().to(model.device)
-        with model.hooks.watching(watcher) if watcher else nullcontext():
+        with model.hooks.attached(watcher=watcher):
             logits = model.hf(input_ids=ids, use_cache=False).logits
         by_token = torch.nn.functional.cross_entropy(
             logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none"

@@ -25,7 +25,7 @@ from headwise.model.load.load import load
 from headwise.model.model import Model
 from headwise.model.sparse.adapter import WEIGHTS, is_adapter
 from headwise.progress import progress
-from headwise.several import several
+from headwise.settings import several
 from headwise.sparsify.data import Pool, sample, sequences
 from headwise.sparsify.settings import SparsifySettings
 from headwise.sparsify.student import Student

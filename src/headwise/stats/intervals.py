@@ -59,10 +59,9 @@ def share_interval(columns: np.ndarray, *, groups: Groups = None, level: float =
     return _wilson(values.mean(axis=0), _effective(values.mean(axis=0), variance, G, E), _t(G - 1, level))
 
 
-def metric_interval(columns: np.ndarray, *, groups: Groups = None, level: float = 0.95) -> Interval:
+def metric_interval(columns: np.ndarray, *, groups: Groups = None) -> Interval:
     """The interval of the mean of a metric: of a share where all of `columns[E, ...]` are 0 or 1, else of a mean."""
-    interval = share_interval if is_share(columns) else mean_interval
-    return interval(columns, groups=groups, level=level)
+    return (share_interval if is_share(columns) else mean_interval)(columns, groups=groups)
 
 
 def difference_interval(
@@ -84,9 +83,7 @@ SHARES = ("accuracy", "exact", "contains", "math", "agreement")
 """Metrics whose values are 0 and 1."""
 
 
-def effect_interval(
-    effects: np.ndarray, *, groups: Groups = None, metric: str = "", level: float = 0.95
-) -> Interval:
+def effect_interval(effects: np.ndarray, *, groups: Groups = None, metric: str = "") -> Interval:
     """The interval of the mean of each column of `effects[E, ...]`, differences of a metric of the same examples.
 
     Of a metric that counts answers (`SHARES`) they are differences of shares (`difference_interval`); of one that is
@@ -95,7 +92,7 @@ def effect_interval(
     """
     values = by_example(effects)
     of_shares = bool(np.isin(values, (-1, 0, 1)).all() and (metric in SHARES or values.any()))
-    return (_share_difference if of_shares else mean_interval)(values, groups=groups, level=level)
+    return (_share_difference if of_shares else mean_interval)(values, groups=groups)
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
@@ -111,7 +108,7 @@ def is_share(values: np.ndarray) -> bool:
     return bool(np.isin(floats(values), (0, 1)).all())
 
 
-def _share_difference(differences: np.ndarray, *, groups: Groups, level: float) -> Interval:
+def _share_difference(differences: np.ndarray, *, groups: Groups, level: float = 0.95) -> Interval:
     """Bonett & Price's interval: one example of each kind that differs is added, +1 and −1, and the mean is taken."""
     codes = resampling.group_codes(groups, len(differences))
     if resampling.units(len(differences), codes) < 2:
@@ -214,7 +211,6 @@ def crossed_interval(
     before: np.ndarray | None = None,
     denominator: np.ndarray | None = None,
     groups: Groups = None,
-    level: float = 0.95,
 ) -> tuple[float, float]:
     """The interval of the mean of `values[R, E]`, where other draws and other examples would both have changed it.
 
@@ -241,7 +237,7 @@ def crossed_interval(
     if R * resampling.units(E, codes) < 2 or not (np.isfinite(table).all() and np.isfinite(below).all()):
         return float("nan"), float("nan")
     if share and R == 1:
-        return _numbers(share_interval(table[0], groups=codes, level=level))
+        return _numbers(share_interval(table[0], groups=codes))
     mean, by_column = float(_mean(table.ravel())), _mean(table)
     residual = (
         by_column - below * mean / below.mean() if denominator is not None and below.mean() else by_column
@@ -252,7 +248,7 @@ def crossed_interval(
     )
     variance = by_draw + by_example
     weights = (by_draw, by_example) if variance > 0 else (float(R > G), float(R <= G))
-    t = np.average(np.nan_to_num(_t(np.array([R - 1, G - 1]), level)), weights=weights)
+    t = np.average(np.nan_to_num(_t(np.array([R - 1, G - 1]), 0.95)), weights=weights)
     if denominator is not None:
         squares = np.nan_to_num(_covariances(by_column[:, None], below[:, None], codes)[:, 0])
         squares[0] += by_draw
@@ -293,9 +289,7 @@ def resampled_ratio(
         )
 
 
-def resampled_interval(
-    resampled: np.ndarray, n: int, *, groups: Groups = None, level: float = 0.95
-) -> tuple[float, float]:
+def resampled_interval(resampled: np.ndarray, n: int, *, groups: Groups = None) -> tuple[float, float]:
     """The interval of one number over its bootstrap resamples `[B]` of n examples; a NaN is above all numbers.
 
     The percentiles are those that make the interval of a mean as wide as Student's t does (the expanded percentile
@@ -306,7 +300,7 @@ def resampled_interval(
     G = resampling.units(n, resampling.group_codes(groups, n))
     if G < 2:
         return float("nan"), float("nan")
-    tail = float(ndtr(-_t(G - 1, level) * np.sqrt(G / (G - 1))))
+    tail = float(ndtr(-_t(G - 1, 0.95) * np.sqrt(G / (G - 1))))
     ranked = np.sort(np.where(np.isnan(resampled), np.inf, resampled))
     ends = np.quantile(ranked, [tail, 1 - tail], method="inverted_cdf")
     return _numbers(np.where(np.isfinite(ends), ends, np.nan))

@@ -33,13 +33,7 @@ class Paired(NamedTuple):
 
 
 def compare_paired(
-    a: np.ndarray,
-    b: np.ndarray,
-    *,
-    groups: Groups = None,
-    comparisons: int = 1,
-    seed: int = 0,
-    level: float = 0.95,
+    a: np.ndarray, b: np.ndarray, *, groups: Groups = None, comparisons: int = 1, seed: int = 0
 ) -> Paired:
     """`b[E, S]` against `a[E, S]`: 1 where an answer is right; row e of both is the same problem.
 
@@ -56,13 +50,13 @@ def compare_paired(
         )
     by_problem = b.mean(1) - a.mean(1)
     only_a, only_b = int((by_problem < 0).sum()), int((by_problem > 0).sum())
-    n, strictest = len(a), 1 - (1 - level) / max(comparisons, 1)
+    n, strictest = len(a), 1 - (1 - 0.95) / max(comparisons, 1)
     codes = group_codes(groups, n)
     if a.shape == b.shape:
         units = np.repeat(np.arange(n) if codes is None else codes, a.shape[1])
-        lo, hi = stats.difference_interval(b.ravel(), a.ravel(), groups=units, level=level)
+        lo, hi = stats.difference_interval(b.ravel(), a.ravel(), groups=units)
     else:
-        lo, hi = stats.mean_interval(by_problem, groups=codes, level=level)
+        lo, hi = stats.mean_interval(by_problem, groups=codes)
     if a.shape[1] == b.shape[1] == 1 and codes is None:
         p, test = stats.mcnemar_exact(only_a, only_b), "McNemar"
         smallest = detectable_by_mcnemar(n, (only_a + only_b) / n, level=strictest)
@@ -81,29 +75,29 @@ def answer_interval(right: np.ndarray, groups: Groups = None) -> tuple[float, fl
     return float(lo), float(hi)
 
 
-def detectable_by_mcnemar(n: int, discordant: float, *, power: float = 0.8, level: float = 0.95) -> float:
+POWER = 0.8
+"""The share of all repetitions in which a detectable difference is found."""
+
+
+def detectable_by_mcnemar(n: int, discordant: float, *, level: float = 0.95) -> float:
     """The smallest true difference that the exact test finds, for this share of problems that come out differently.
 
     Where so few come out differently that no difference among them would be found, the share that would be, all
     of it in one direction; NaN where not even all n problems would do.
     """
-    smallest = stats.detectable_difference(n, discordant, power=power, level=level)
-    if not np.isnan(smallest) or stats.largest_power(n, 1.0, level=level) < power:
+    smallest = stats.detectable_difference(n, discordant, power=POWER, level=level)
+    if not np.isnan(smallest) or stats.largest_power(n, 1.0, level=level) < POWER:
         return smallest
     low, high = discordant, 1.0
     for _ in range(40):  # with all of it in one direction, more is always easier to find
         middle = (low + high) / 2
-        missed = stats.largest_power(n, middle, level=level) < power
+        missed = stats.largest_power(n, middle, level=level) < POWER
         low, high = (middle, high) if missed else (low, middle)
     return high
 
 
 def detectable_mean(
-    differences: Sequence[float] | np.ndarray,
-    *,
-    groups: Groups = None,
-    power: float = 0.8,
-    level: float = 0.95,
+    differences: Sequence[float] | np.ndarray, *, groups: Groups = None, level: float = 0.95
 ) -> float:
     """The smallest true mean difference found, from the spread over problems (normal approximation).
 
@@ -113,7 +107,7 @@ def detectable_mean(
 
     values = np.asarray(differences, dtype=float)
     codes, detectable = group_codes(groups, len(values)), float("nan")
-    errors = norm.ppf((1 + level) / 2) + norm.ppf(power)  # how many standard errors away it must be
+    errors = norm.ppf((1 + level) / 2) + norm.ppf(POWER)  # how many standard errors away it must be
     if codes is not None:
         detectable = float(errors * standard_error(values[:, None], codes)[0])
     elif len(values) > 1:

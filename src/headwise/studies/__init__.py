@@ -3,6 +3,5 @@
 
 `steps.py` has the steps that several studies take, `settings/` reads study files and flags, `workbench.py` loads models
 and tasks once, `abilities.py` sorts examples by label, `verify.py` computes steps again. May import everything but cli
-and explore. Importing this package loads nothing: `findings.py` and `charts.py` of a study are read by the report,
-which has no torch.
+and explorer. Importing this package loads nothing: `section.py` of a study is read by the report, which has no torch.
 """

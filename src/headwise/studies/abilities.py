@@ -11,13 +11,13 @@ from typing import Any
 from headwise.errors import HeadwiseError, unknown
 from headwise.model.model import Model
 from headwise.runs import Job, step
-from headwise.scores.probe.probe import check_labels
+from headwise.scores.probe import check_labels
 from headwise.scores.registry import method as method_named
 from headwise.scores.registry import own_options, row_numbers
 from headwise.studies.steps import Scored
 from headwise.studies.workbench import Workbench
 from headwise.tasks import Example, Task, families, task
-from headwise.tasks.files.mappings.cogqa import ABILITIES
+from headwise.tasks.files.mappings.questions import ABILITIES
 from headwise.tasks.opening import check_options
 from headwise.tasks.registry import available
 

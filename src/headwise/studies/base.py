@@ -26,7 +26,7 @@ from headwise.registry import Registry, command_line
 from headwise.report import write_report
 from headwise.runs import Call, LocalExecutor, RunFolder
 from headwise.runs.reader import RunReader
-from headwise.several import several
+from headwise.settings import several
 from headwise.studies.plan import Plan, make_plan
 from headwise.studies.run import Run
 from headwise.studies.settings.resolve import about_of, resolve
@@ -105,7 +105,8 @@ def carry_out(chosen: Study, settings: Any, bench: Workbench, folder: RunFolder)
     """Compute the answer and write the tables; then draw the charts and find the sentences, each once."""
     settings = settings.quickened() if settings.quick else settings
     run = Run(settings, bench, folder)
-    chosen.body(run, settings)
+    with bench.remembering():
+        chosen.body(run, settings)
     with show_progress("tables, figures and report", show=bench.progress):
         tables = run.write_tables()
         if chosen.section is None:

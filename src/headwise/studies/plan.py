@@ -79,6 +79,10 @@ class Plan:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def rows(self) -> int:
+        return sum(planned.rows for planned in self.steps)
+
+    @property
     def seconds(self) -> float:
         return sum(planned.seconds for planned in self.steps) + _TABLES
 
@@ -106,8 +110,9 @@ class Plan:
             )
         lines += self.notes
         if self.steps:
-            total = sum(planned.rows for planned in self.steps)
-            lines.append(f"{total:,} forward rows, {duration(self.seconds)} on this device, {self.memory}")
+            lines.append(
+                f"{self.rows:,} forward rows, {duration(self.seconds)} on this device, {self.memory}"
+            )
         return "\n".join(lines)
 
 

@@ -100,7 +100,6 @@ class Run:
         return compute(self.folder, calls, label, progress=self.bench.progress)
 
     def one(self, call: Call[T]) -> T:
-        """The result of one call."""
         return self.all({0: call}, call.label)[0]
 
     # ---- what the user gets ------------------------------------------------------------------------------
@@ -116,16 +115,21 @@ class Run:
         for name, frame in frames.items():
             self.table(name, frame.assign(**columns))
 
-    def add_cards(self, calls: Mapping[Any, Call[Any]]) -> None:
-        """Compute cards (`make_cards`) and add them to the run; each key has `columns`, as a pair has."""
-        for pair, cards in self.all(calls, "cards").items():
-            self.tables(cards.tables, **pair.columns)
-            self.say(*(f"{pair.columns['task']}, {pair.columns['model']}: {note}" for note in cards.notes))
+    def add_cards(self, calls: Iterable[tuple[dict[str, str], Call[Any] | None]]) -> None:
+        """Compute cards (`top_cards`) and add them to the run, each under its `model` and `task`."""
+        wanted = [(columns, call) for columns, call in calls if call is not None]
+        for number, cards in self.all({i: call for i, (_, call) in enumerate(wanted)}, "cards").items():
+            self.tables(cards.tables, **wanted[number][0])
+            self.say_of(wanted[number][0], *cards.notes)
 
     def say(self, *sentences: str) -> None:
         """Tell the user something that no finding says."""
         for sentence in sentences:
             self.folder.notice(sentence)
+
+    def say_of(self, columns: Mapping[str, str], *sentences: str) -> None:
+        """The same of one task and model."""
+        self.say(*(f"{columns['task']}, {columns['model']}: {sentence}" for sentence in sentences))
 
     def write_tables(self) -> RunTables:
         """Write all tables, and give them back as the report reads them."""

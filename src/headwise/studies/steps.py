@@ -12,10 +12,11 @@ from headwise.cards.measured import STEPS, measure_heads
 from headwise.errors import HeadwiseError
 from headwise.heads import Order, PositionScores, Scores, heads_of
 from headwise.model.model import Model
-from headwise.runs import Job, step
+from headwise.progress import scaled_progress
+from headwise.runs import Call, Job, step
 from headwise.scores import score
 from headwise.scores.registry import method as method_named
-from headwise.scores.registry import own_options, scaled_progress
+from headwise.scores.registry import own_options
 from headwise.tables.codec import stored
 from headwise.tables.frames import by_size
 from headwise.tasks import Task
@@ -60,13 +61,13 @@ def score_heads(
 
     A study's `reference: mean` is for methods that ablate: `direct` then has its own default, as in `hw.score`.
     """
-    how: dict[str, Any] = {"metric": metric, "reference": None if reference == "mean" else reference}
-    how |= {"positions": positions, "seed": seed, **own_options(method, options or {})}
+    settings: dict[str, Any] = {"metric": metric, "reference": None if reference == "mean" else reference}
+    settings |= {"positions": positions, "seed": seed, **own_options(method, options or {})}
     chosen = method_named(method)
     rows_per_step = chosen.cost(model, task, reference, options or {}) / max(1, chosen.steps(model, task))
     scaled: Any = scaled_progress(job.advance, rows_per_step)
     job = replace(job, advance=scaled)
-    scores = score(model, task, method, **how, progress=job)
+    scores = score(model, task, method, **settings, progress=job)
     return scores if isinstance(scores, PositionScores) else Scored(scores, scores.table(seed))
 
 
@@ -98,13 +99,26 @@ def make_cards(
     seed: int = 0,
 ) -> Cards:
     """The cards of these heads. A task that does not allow them has scores all the same."""
-    how: dict[str, Any] = {"metric": metric, "reference": reference, "positions": positions, "seed": seed}
+    settings: dict[str, Any] = {
+        "metric": metric,
+        "reference": reference,
+        "positions": positions,
+        "seed": seed,
+    }
     try:
         advance: Any = scaled_progress(job.advance, _card_rows(model, task, heads) / STEPS)
-        measured = measure_heads(model, task, heads, **how, advance=advance)
+        measured = measure_heads(model, task, heads, **settings, advance=advance)
     except HeadwiseError as error:
         return Cards(notes=[f"no head pages: {error}"])
     return Cards(measured.tables, measured.notes)
+
+
+def top_cards(
+    model: Model, task: Task, scores: pd.DataFrame | Sequence[pd.DataFrame], most: int, **options: Any
+) -> Call[Cards] | None:
+    """The cards of the heads with the largest scores; None where there are none. options: of `make_cards`."""
+    heads = strongest(scores, most)
+    return make_cards(model, task, heads, **options) if heads else None
 
 
 def strongest(scores: pd.DataFrame | Sequence[pd.DataFrame], most: int) -> Order:
@@ -113,6 +127,8 @@ def strongest(scores: pd.DataFrame | Sequence[pd.DataFrame], most: int) -> Order
     They need not be significant: the darkest cell of a map is the first that a reader clicks, and its page says how
     sure its number is.
     """
+    if not most or not len(scores):
+        return []
     table = scores if isinstance(scores, pd.DataFrame) else pd.concat(scores, ignore_index=True)
     heads = table[table["head"] >= 0]
     tops = [by_size(rows).head(most) for _, rows in heads.groupby("method", sort=False)]

@@ -6,18 +6,22 @@ The head is chosen on some sentences and measured on others, so that the choice 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-if TYPE_CHECKING:
-    from headwise.charts.chart import Chart
-    from headwise.heads import Head, Scores
-    from headwise.model.model import Model
-    from headwise.report import Story
-    from headwise.scores.measure import Measurement
-    from headwise.tasks import Example, Task
+from headwise import stats
+from headwise.charts.chart import GREY, Axis, Bars, Chart, Line, Panel, names_axis
+from headwise.charts.heatmap import head_panel, importance
+from headwise.charts.words import minus, percent
+from headwise.heads import Head, Scores
+from headwise.model.attention.attention import attention
+from headwise.model.model import Model
+from headwise.model.tokens.encode import pad_right
+from headwise.report import Story
+from headwise.scores import score
+from headwise.scores.measure import Measurement, measure
+from headwise.tasks import Example, Task, task
 
 CHOOSE, TEST, TRIED = 16, 24, 4
 """Sentences that choose the head, sentences that measure it, and heads that are ablated exactly to choose."""
@@ -28,19 +32,13 @@ MARK = "#d9480f"
 
 def tell_story(model: Model) -> Story:
     """The head that matters most for naming the right person (`ioi`), with and without it."""
-    from headwise.model.attention.attention import attention
-    from headwise.report import Story
-    from headwise.scores import score
-    from headwise.scores.measure import measure
-    from headwise.tasks import task
-
     every = task("ioi", CHOOSE + TEST, model=model)
     choose, test = every.take(range(CHOOSE)), every.take(range(CHOOSE, CHOOSE + TEST))
-    how = {"reference": REFERENCE, "progress": False}
-    estimated = score(model, choose, "attribution", **how)
+    options = {"reference": REFERENCE, "progress": False}
+    estimated = score(model, choose, "attribution", **options)
     tried = estimated.top(TRIED)
-    (head,) = score(model, choose, "ablation", heads=tried, **how).top(1)
-    measured = measure(model, test, ablate=[head], **how)  # type: ignore[arg-type]
+    (head,) = score(model, choose, "ablation", heads=tried, **options).top(1)
+    measured = measure(model, test, ablate=[head], **options)  # type: ignore[arg-type]
     words = next_words(model, head, test)
     example = test.examples[telling(words, test, measured.effects)]
     looked = attention(model, example.prompt, head)
@@ -53,8 +51,6 @@ def tell_story(model: Model) -> Story:
 
 def next_words(model: Model, head: Head, test: Task) -> dict[str, tuple[str, str]]:
     """By prompt, the likeliest next word with the head and without it."""
-    from headwise.model.tokens.encode import pad_right
-
     prompts = [one.prompt for one in test.examples]
     listed = [model.tokens(prompt) for prompt in prompts]
     ids = pad_right(listed).to(model.device)
@@ -94,9 +90,6 @@ def sentences(
     head: Head, measured: Measurement, example: Example, words: dict[str, tuple[str, str]], heads: int
 ) -> list[str]:
     """What happens in one sentence, in how many sentences the right name leads, and by how much."""
-    from headwise import stats
-    from headwise.charts.words import minus, percent
-
     (row,) = measured.table().to_dict("records")
     before, after = words[example.prompt]
     changed = sum(one != other for one, other in words.values())
@@ -140,10 +133,6 @@ def _picture(
     estimated: Scores, head: Head, tokens: list[str], attention: np.ndarray, example: Example
 ) -> Chart:
     """Left, the head among all heads; right, the words that it looks at when it must name the person."""
-    from headwise.charts.chart import GREY, Axis, Bars, Chart, Line, Panel, names_axis
-    from headwise.charts.heatmap import head_panel, importance
-    from headwise.charts.words import percent
-
     rows = estimated.table()
     scale = importance(rows["score"], True, "Estimated effect of the head (logit difference)")
     spot = {"dash": "none", "marker": "circle", "size": 14, "hollow": True, "width": 3, "colour": MARK}

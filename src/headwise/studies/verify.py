@@ -43,7 +43,7 @@ class Verified:
     label: str
     same: bool
     """Whether everything agrees: of a step within the tolerance, of a table exactly."""
-    said: str
+    message: str
     """In words: identical, or what differs by how much."""
     kind: str = "step"
     """step, table, or store: what is wrong with all steps together."""
@@ -96,10 +96,10 @@ def verify(
         _check_models(info["fingerprints"], bench.fingerprints(settings))
         for entry in info["written"]:  # what the report shows as the settings of the tables
             if any(entry[name] != info[name] for name in ("settings", "fingerprints")):
-                said = "names other settings or models for a table than for the run"
-                return [Verified("run.json", False, said, "table")]
+                message = "names other settings or models for a table than for the run"
+                return [Verified("run.json", False, message, "table")]
         try:
-            asked = _carry_out(chosen, settings, bench, copy, info, _ComputesNothing())
+            recomputed = _carry_out(chosen, settings, bench, copy, info, _ComputesNothing())
         except _MissingStep as missing:
             return _broken_store(f"lacks a step that the run's settings ask for: {missing}")
         except HeadwiseError:
@@ -108,7 +108,7 @@ def verify(
             return _broken_store(f"has a result that the study cannot use ({type(error).__name__}: {error})")
         names = {file.stem for folder in (path, copy) for file in (folder / "tables").glob("*.parquet")}
         tables = [_compared_table(name, path, copy) for name in sorted(names)]
-        keys = sorted(asked)
+        keys = sorted(recomputed)
         drawn = keys if steps == "all" else random.Random(seed).sample(keys, min(steps, len(keys)))
         with Store(copy / "cells.sqlite") as store:
             before = {key: _comparable(store, key) for key in drawn}
@@ -116,7 +116,9 @@ def verify(
         _carry_out(chosen, settings, bench, copy, info)
         with Store(copy / "cells.sqlite") as store:
             return tables + [
-                _compared(asked[key].label, old, _comparable(store, key) if key in store else None, tolerance)
+                _compared(
+                    recomputed[key].label, old, _comparable(store, key) if key in store else None, tolerance
+                )
                 for key, old in before.items()
             ]
 
@@ -135,8 +137,8 @@ def _study_of(run: Path, info: dict[str, Any], given: dict[str, Any]) -> tuple[S
         raise HeadwiseError(f"{error}{plugin_hint(info['plugins']) if from_plugin else ''}") from None
 
 
-def _broken_store(said: str) -> list[Verified]:
-    return [Verified("cells.sqlite", False, said, "store")]
+def _broken_store(message: str) -> list[Verified]:
+    return [Verified("cells.sqlite", False, message, "store")]
 
 
 def _copy_results(run: Path, copy: Path) -> int:
@@ -165,17 +167,17 @@ def _compared_table(name: str, run: Path, copy: Path) -> Verified:
     """A table of the run beside the one made from its steps."""
     in_run, from_steps = ((folder / "tables" / f"{name}.parquet").is_file() for folder in (run, copy))
     if not in_run:
-        said = "is missing from the run"
+        message = "is missing from the run"
     elif not from_steps:
-        said = "does not come from the run's steps"
+        message = "does not come from the run's steps"
     else:
         try:
             # Not the bytes: another version of the Parquet library writes the same rows otherwise.
             differences, _ = _differences(name, read_table(copy, name), read_table(run, name), tolerance=0.0)
-            said = "; ".join(differences)
+            message = "; ".join(differences)
         except HeadwiseError as error:
-            said = str(error)
-    return Verified(f"table {name}", not said, said or "identical", "table")
+            message = str(error)
+    return Verified(f"table {name}", not message, message or "identical", "table")
 
 
 def _check_models(before: dict[str, str], now: dict[str, str]) -> None:
@@ -218,11 +220,11 @@ def _compared(
     if list(old) != list(new):
         return Verified(label, False, "gave a result of another form")
     compared = [_differences(name, old[name], new[name], tolerance) for name in old]
-    if said := "; ".join(sentence for sentences, _ in compared for sentence in sentences):
-        return Verified(label, False, said)
+    if message := "; ".join(sentence for sentences, _ in compared for sentence in sentences):
+        return Verified(label, False, message)
     largest = max((gap for _, gap in compared), default=0.0)
-    said = "identical" if largest == 0 else f"the same to {largest:.1e} of the largest value"
-    return Verified(label, True, said)
+    message = "identical" if largest == 0 else f"the same to {largest:.1e} of the largest value"
+    return Verified(label, True, message)
 
 
 def _differences(

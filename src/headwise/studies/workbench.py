@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from headwise.errors import HeadwiseError
@@ -26,6 +27,7 @@ class Workbench:
         self._tasks: dict[tuple[Any, ...], Task] = {}
         self._load_options: dict[str, Any] = {}
         self._in_main_memory = False
+        self._remembers = False
 
     def prepare(self, settings: Any) -> None:
         """Check everything that needs no model, and use these settings to load models."""
@@ -48,7 +50,7 @@ class Workbench:
     def use_main_memory(self) -> None:
         """Load models into main memory only, because other processes compute with them.
 
-        Their dtype is the one they would have on the device, because it is part of the cells.
+        Their dtype is the one they would have on the device, because it is part of the keys of steps.
         """
         self._in_main_memory = True
 
@@ -56,6 +58,17 @@ class Workbench:
         """Use a model that is loaded already, under its own name."""
         self._models[model.name] = model
         self._added.add(model.name)
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """While this holds, means of head outputs and the like are computed once for all steps of a study."""
+        self._remembers = True
+        try:
+            yield
+        finally:
+            self._remembers = False
+            for model in self._models.values():
+                model.memory = None
 
     def source(self, name: str) -> str:
         """How a command names a model: as the settings do, or by the source of one that was added."""
@@ -78,7 +91,10 @@ class Workbench:
             self._models[name] = (
                 load_in_main_memory(name, **options) if self._in_main_memory else load(name, **options)
             )
-        return self._models[name]
+        model = self._models[name]
+        if self._remembers and model.memory is None:
+            model.memory = {}
+        return model
 
     def display_names(self, sources: Sequence[str]) -> dict[str, str]:
         """What each model is called in the tables: its own name, or its source where two have the same name."""
@@ -117,6 +133,6 @@ class Workbench:
                 check_task(source, task_options, text)
 
     def fingerprints(self, settings: Any) -> dict[str, str]:
-        """Of every model a study names (its tasks' go with their cells)."""
+        """Of every model a study names (its tasks' are in the keys of steps)."""
         self.display_names(settings.models)
         return {name: self.model(name).fingerprint for name in settings.models}

@@ -1,6 +1,6 @@
 """A curve over the first k heads or edges of an order, and what it says: explained effect, heads needed, areas.
 
-`Curve` is what every curve shares, `Sweep` the one over heads; that over edges is in `edge_curve.py`. `ratio.py`
+`Curve` is what every curve shares, `Sweep` the one over heads; that over edges is in `edge_curve.py`. `readings.py`
 compares two curves.
 
 K points of a curve, E examples, B resamples.
@@ -11,10 +11,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
+from typing_extensions import Self
 
 from headwise import stats
 from headwise.errors import HeadwiseError
@@ -23,14 +24,19 @@ from headwise.names import ablation_name
 from headwise.sweeps.explained import (
     EXPLAINED,
     Estimate,
+    Families,
     HeadsNeeded,
     Tracking,
     areas,
     followed,
-    needed_with_intervals,
+    heads_needed,
+    lowest_family,
+    resampled_needs,
 )
-from headwise.sweeps.families import Families, lowest_family
 from headwise.tables.codec import Saved, stored
+
+if TYPE_CHECKING:
+    from headwise.model.measure.engine import Engine
 
 THRESHOLD = 0.9
 
@@ -57,6 +63,13 @@ class Curve(Saved, ABC):
 
     examples_name: ClassVar[str]
     """The table of a run that `example_table` goes to."""
+
+    @classmethod
+    def of(cls, engine: Engine, **fields: Any) -> Self:
+        """The curve of what this engine measured."""
+        task = engine.task
+        names: dict[str, Any] = {"model": engine.model.name, "task": task.name, "metric": engine.metric.name}
+        return cls(**names, groups=task.shared_groups(), numbers=task.numbers, **fields)
 
     @property
     @abstractmethod
@@ -129,7 +142,13 @@ class Curve(Saved, ABC):
         if not self.defined:
             return HeadsNeeded(*[float("nan")] * 6)
         k, gains = self._with_ends()
-        return needed_with_intervals(k, gains, self.effects, threshold, groups=self.groups, seed=self.seed)
+        found: list[float] = []
+        for stays in (False, True):
+            needed = heads_needed(k, gains.mean(1) / self.effects.mean(), threshold, stays=stays)
+            options: dict[str, Any] = {"groups": self.groups, "seed": self.seed}
+            resampled = resampled_needs(k, gains, self.effects, threshold, stays, **options)
+            found += [float(needed), *stats.resampled_interval(resampled, self.n, groups=self.groups)]
+        return HeadsNeeded(*found)
 
     def _with_ends(self) -> tuple[np.ndarray, np.ndarray]:
         """k and gains `[K, E]` from none to all, as far as both ends are known."""
@@ -189,22 +208,19 @@ class Sweep(Curve):
         k = self.k_at().k
         reached = f"{k:.0f} heads reach {THRESHOLD:.0%}" if k == k else f"{THRESHOLD:.0%} is not reached"
         reached = reached if self.defined else "no effect to explain"
-        reached += self._following()
+        found = self.tracking()  # what the mean leaves out
+        if not np.isnan(found.r2):
+            reached += (
+                f"; {found.k:.0f} kept: R² {found.r2:.2f}, {found.within:.0%} of the examples within a fifth"
+            )
+            reached += "" if np.isnan(found.agreement) else f", same answer in {found.agreement:.0%}"
+        if not np.isnan(found.lowest_family):
+            reached += f", lowest family {found.lowest_family:.2f} ({found.family})"
         return (
             f"Sweep({self.action} by {self.series} on {self.task}, {self.model}, "
             f"{ablation_name(self.reference)}: {len(self.k)} points up to "
             f"{self.k[-1]} of {self.total} heads, n = {self.n}; {reached})"
         )
-
-    def _following(self) -> str:
-        """What the mean leaves out, for `repr`."""
-        found = self.tracking()
-        if np.isnan(found.r2):
-            return ""
-        words = f"; {found.k:.0f} kept: R² {found.r2:.2f}, {found.within:.0%} of the examples within a fifth"
-        words += "" if np.isnan(found.agreement) else f", same answer in {found.agreement:.0%}"
-        lowest = f", lowest family {found.lowest_family:.2f} ({found.family})"
-        return words + ("" if np.isnan(found.lowest_family) else lowest)
 
     @property
     def gains(self) -> np.ndarray:

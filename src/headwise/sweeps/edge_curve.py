@@ -18,7 +18,8 @@ import pandas as pd
 import torch
 
 from headwise.errors import HeadwiseError
-from headwise.heads import RANKED_BY, Edge, Edges
+from headwise.heads import Edge, Edges
+from headwise.heads.head import ranking
 from headwise.metrics import metric as metric_named
 from headwise.model.edges.circuit import Circuits
 from headwise.model.edges.parts import take_apart
@@ -29,7 +30,7 @@ from headwise.model.measure.references import check_stored
 from headwise.model.model import Model
 from headwise.names import ablation_name
 from headwise.progress import Progress, reporting
-from headwise.scores.edges.registry import sender_kinds
+from headwise.scores.edges.score import sender_kinds
 from headwise.sweeps.curve import THRESHOLD, Curve
 from headwise.sweeps.explained import EXPLAINED, knee_points
 from headwise.tables.codec import stored
@@ -108,7 +109,7 @@ def edge_curve(
     (both by default those of the scores), `seed` (of a resample reference and of intervals), `reference_task`,
     `batch_tokens`. Families with a norm between their heads and the stream are refused.
     """
-    ranked = [edges.edges[n] for n in np.argsort(-RANKED_BY[by](edges.values), kind="stable")]
+    ranked = [edges.edges[n] for n in ranking(edges.values, by)]
     measured = metric_named(options.pop("metric", None) or edges.metric or task.metric)
     used = options.pop("reference", None) or edges.details.get("reference", "mean")
     check_stored(used, "the edges")
@@ -130,20 +131,14 @@ def edge_curve(
             further = _measured(engine, ranked, more, advance)
             values, pairs = {**values, **further[0]}, {**pairs, **further[1]}
     at = np.array(sorted(values))
-    details = {"reference": used, "rows": engine.rows_spent}
-    tokens = np.array([pairs[n] for n in at])
-    return EdgeCurve(
+    return EdgeCurve.of(
+        engine,
         k=at,
         values=np.stack([values[n] for n in at]),
-        tokens=tokens,
-        model=model.name,
-        task=task.name,
+        tokens=np.array([pairs[n] for n in at]),
         series=f"{edges.method} {by}",
-        metric=measured.name,
-        groups=task.shared_groups(),
-        numbers=task.numbers,
         seed=seed,
-        details=details,
+        details={"reference": used, "rows": engine.rows_spent},
     )
 
 

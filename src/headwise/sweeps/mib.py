@@ -96,15 +96,12 @@ class Mib:
             raise HeadwiseError(
                 f"a paired difference needs the same examples: {mine.n} and {others.n} are given"
             )
-        return {
-            which: Estimate(
-                getattr(self, which).value - getattr(other, which).value,
-                *stats.resampled_interval(
-                    self.resampled(which) - other.resampled(which), mine.n, groups=mine.groups
-                ),
-            )
-            for which in _RANKING
-        }
+        found = {}
+        for which in _RANKING:
+            change = self.resampled(which) - other.resampled(which)
+            ends = stats.resampled_interval(change, mine.n, groups=mine.groups)
+            found[which] = Estimate(getattr(self, which).value - getattr(other, which).value, *ends)
+        return found
 
     def table(self) -> pd.DataFrame:
         """One row per fraction: k, and f by the signed and by the absolute ranking."""
@@ -163,10 +160,7 @@ def mib(
     every.check(scored, model.name)
     unscored = [one for one in every.listed() if one not in set(scored)]
     k = np.array([int(fraction * len(scored)) for fraction in FRACTIONS])
-    orders = {
-        ranking: [one for one in scores.order(ranking) if np.isfinite(scores[one])]
-        for ranking in _RANKING.values()
-    }
+    orders = {by: [one for one in scores.order(by) if np.isfinite(scores[one])] for by in _RANKING.values()}
     kept = [[*order[:number], *unscored] for order in orders.values() for number in k]
     gates = np.stack([*(keep_gates(heads, every) for heads in kept), ones(every)])
     with reporting(f"MIB on {task.name}", len(gates) * len(task), progress) as advance:
@@ -183,22 +177,18 @@ def mib(
     values = none + (measured.values - measured.full)  # against the baseline in the same batch
     by_ranking = values[:-1].reshape(len(orders), len(k), len(task))
     curves = {
-        ranking: Sweep(
+        ranking: Sweep.of(
+            engine,
             k=k,
             values=by_ranking[number],
             none=none,
             full=values[-1],
             order=order,
-            model=model.name,
-            task=task.name,
             series=scores.method,
             action="keep",
-            metric=engine.metric.name,
             reference="patch",
             total=len(every.listed()),
             by=ranking,
-            groups=task.shared_groups(),
-            numbers=task.numbers,
             seed=seed,
         )
         for number, (ranking, order) in enumerate(orders.items())
@@ -252,10 +242,6 @@ def _mlp_output(model: Model, gate: float) -> torch.Tensor:
     seen: list[torch.Tensor] = []
     (module,) = model.modules([Head(0, MLP)]).values()
 
-    def note(output: torch.Tensor) -> torch.Tensor:
-        seen.append(output.detach().clone())
-        return output
-
     ids = torch.tensor([model.tokens("The cat sat on the mat")], device=model.device)
     with torch.no_grad():
         model.run(
@@ -263,7 +249,7 @@ def _mlp_output(model: Model, gate: float) -> torch.Tensor:
                 ids=ids,
                 scored=torch.zeros(1, 1, dtype=torch.long),
                 heads=lambda layer, z: z * gate if layer == 0 else z,
-                modules={module: note},
+                modules={module: lambda output: seen.append(output.clone())},
             )
         )
     return seen[0]

@@ -65,11 +65,11 @@ def removal(
     order: Order,
     tasks: Sequence[Task],
     components: str | Sequence[str] | None = None,
-    **how: Any,
+    **options: Any,
 ) -> Removal:
     """Measure every size that a smaller checkpoint can have.
 
-    order: every head (or key/value head), most important first; components: see `hw.export`. how: `reference`,
+    order: every head (or key/value head), most important first; components: see `hw.export`. options: `reference`,
     `reference_task`, `progress`.
     """
     possible = sizes(model.hooks, components or kinds_of(order))
@@ -78,7 +78,7 @@ def removal(
     whole = counts(model.hooks)
     rows = []
     for task in tasks:
-        measured = measure(model, task, gates, metric="mean_logprob", **how).table()
+        measured = measure(model, task, gates, metric="mean_logprob", **options).table()
         for (heads, kv_heads), row in zip([whole, *possible], measured.to_dict("records"), strict=True):
             loss = {"loss": -row["mean"], "loss_lo": -row["hi"], "loss_hi": -row["lo"]}
             cost = {"cost": row["effect"], "cost_lo": row["effect_lo"], "cost_hi": row["effect_hi"]}

@@ -6,9 +6,9 @@ compared (the metric, and the number of the most likely answer), else 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast
 
 import numpy as np
 
@@ -25,10 +25,10 @@ from headwise.model.model import Model
 from headwise.model.tokens.encode import encode_rows
 from headwise.progress import Progress, reporting
 from headwise.scores.measure import MeasureOptions
-from headwise.several import several
+from headwise.settings import several
 from headwise.sweeps.curve import THRESHOLD, Sweep, check_threshold
 from headwise.sweeps.explained import knee_points, spread_points
-from headwise.sweeps.mib import mib
+from headwise.sweeps.mib import Mib, mib
 from headwise.tasks.opening import TaskLike, as_task
 
 if TYPE_CHECKING:
@@ -49,6 +49,22 @@ class SweepOptions(MeasureOptions, total=False):
     components: Sequence[str]
 
 
+_P = ParamSpec("_P")
+
+
+class _WithMib(Protocol[_P]):
+    """`hw.sweep`, beside it `hw.sweep.mib(model, task, scores)`: the benchmark MIB's own curve and its areas."""
+
+    mib: Callable[..., Mib]
+
+    def __call__(self, *args: _P.args, **options: _P.kwargs) -> Sweep: ...
+
+
+def _with_mib(call: Callable[_P, Sweep]) -> _WithMib[_P]:
+    return cast("_WithMib[_P]", call)
+
+
+@_with_mib
 def sweep(
     model: Model,
     task: TaskLike,
@@ -67,7 +83,7 @@ def sweep(
     points: int = POINTS,
     control_points: int = CONTROL_POINTS,
     progress: Progress = True,
-    **how: Unpack[SweepOptions],
+    **settings: Unpack[SweepOptions],
 ) -> Sweep:
     """The metric as only the first k heads of an order are kept, or as they are masked; the rest is the reference.
 
@@ -85,7 +101,7 @@ def sweep(
         one of the order's first k; `draws` of each, at `control_points` numbers of heads, up to half of all heads:
         beyond that there are not enough others.
     progress: False for no progress bar.
-    how: `reference` (by default `mean`), `positions`, `seed`,
+    settings: `reference` (by default `mean`), `positions`, `seed`,
         `reference_task`, `batch_tokens`: see `hw.measure`; `components`: what the order ranks and what has gates, by
         default that of the scores, else heads. With MLPs or the input k counts components, and none kept means that
         all of them are replaced.
@@ -99,10 +115,10 @@ def sweep(
     order, action = _what(order, action, ablate, keep)
     _check(action, controls, draws, points, control_points)
     check_threshold(threshold)
-    how["reference"] = how.get("reference") or "mean"
-    seed = how.setdefault("seed", 0)
-    how.setdefault("components", order.components if isinstance(order, Scores) else HEADS)
-    layout = model.layout(how["components"])
+    settings["reference"] = settings.get("reference") or "mean"
+    seed = settings.setdefault("seed", 0)
+    settings.setdefault("components", order.components if isinstance(order, Scores) else HEADS)
+    layout = model.layout(settings["components"])
     ranked_heads, ranked_by, name = _ranked(model.name, layout, order, by, heads)
     total = len(layout.listed())
     grid = None if k is None else _checked(k, len(ranked_heads))
@@ -117,10 +133,10 @@ def sweep(
     inner = [sum(0 < k < total for k in grid) for grid in (first, control_k)]
     variants = 1 + (inner[0] if grid else min(points, len(ranked_heads))) + len(drawn) * inner[1]
     with reporting(f"sweep on {task.name}", variants * len(task), progress) as advance:
-        engine = Engine(model, task, metric_named(metric or task.metric), advance=advance, **how)
+        engine = Engine(model, task, metric_named(metric or task.metric), advance=advance, **settings)
         measured = Curves(engine, action)
-        asked = [[ranked_heads[:k] for k in first], *([one.heads for one in sets] for sets in drawn.values())]
-        points_of, *control_points_of = measured.points(asked)
+        of_controls = ([one.heads for one in sets] for sets in drawn.values())
+        points_of, *control_points_of = measured.points([[ranked_heads[:k] for k in first], *of_controls])
         curve = measured.sweep(first, points_of, ranked_heads, seed)
         if grid is None:
             curve = _refined(measured, curve, threshold, points)
@@ -183,15 +199,22 @@ def most_rows(points: int, kinds: int, draws: int, control_points: int = CONTROL
     return points - 1 + kinds * draws * max(control_points - 1, 0)
 
 
+def reads_answers(engine: Engine) -> bool:
+    """Let the engine number the most likely answer beside its metric, where the same logits tell."""
+    if not all(example.foils for example in engine.task):
+        return False
+    answer = winner(engine.task)
+    same = encode_rows(engine.model.text, engine.task.examples, answer.needs) == engine.rows
+    engine.metrics += [answer] * same
+    return same
+
+
 class Curves:
     """Measures points of curves in one batch with the end they start from: differences never mix batch shapes."""
 
     def __init__(self, engine: Engine, action: str) -> None:
         self.engine, self.action = engine, action
-        if all(example.foils for example in engine.task):
-            answer = winner(engine.task)
-            if encode_rows(engine.model.text, engine.task.examples, answer.needs) == engine.rows:
-                engine.metrics.append(answer)  # the same logits tell which answer wins
+        reads_answers(engine)
         # A few kept heads are close to none, a few masked heads close to all: variants enter the decoder where they
         # leave their baseline, which saves the layers before it.
         ends = [np.zeros(engine.layout.shape), ones(engine.layout.shape)]
@@ -199,7 +222,7 @@ class Curves:
         self.ends: tuple[np.ndarray, np.ndarray] | None = None
         """At the baseline and at the other end, each `[E, M]`; measured with the first points."""
 
-    def points(self, asked: Sequence[Sequence[Order]]) -> list[np.ndarray]:
+    def points(self, head_sets: Sequence[Sequence[Order]]) -> list[np.ndarray]:
         """For each curve `[K, E, M]`: the metric with each of its sets of heads and, where the same logits tell, the
         number of the most likely answer. All in one call of the engine."""
         layout = self.engine.layout
@@ -207,11 +230,11 @@ class Curves:
         make = keep_gates if self.action == "keep" else mask_gates
         inner = [
             (curve, point)
-            for curve, sets in enumerate(asked)
+            for curve, sets in enumerate(head_sets)
             for point, heads in enumerate(sets)
             if 0 < len(heads) < total
         ]
-        gates = [make(asked[curve][point], layout) for curve, point in inner]
+        gates = [make(head_sets[curve][point], layout) for curve, point in inner]
         gates += [self._other_end] if self.ends is None else []
         if gates:
             values, base = self._measured(
@@ -224,7 +247,7 @@ class Curves:
         assert self.ends is not None
         start, end = self.ends
         # Nothing changed is the start and everything changed is the end, exactly: no rounding of other batches.
-        curves = [np.stack([end if heads else start for heads in sets]) for sets in asked]
+        curves = [np.stack([end if heads else start for heads in sets]) for sets in head_sets]
         for variant, (curve, point) in enumerate(inner):
             curves[curve][point] = values[variant]
         return curves
@@ -239,24 +262,19 @@ class Curves:
         """The curve through points `[K, E, M]`."""
         assert self.ends is not None, "points come first"
         none, full = self.ends if self.action == "keep" else self.ends[::-1]
-        model, task = self.engine.model, self.engine.task
-        return Sweep(
+        return Sweep.of(
+            self.engine,
             k=np.array(k),
             values=points[..., 0],
             none=none[:, 0],
             full=full[:, 0],
             agrees=None if len(self.engine.metrics) == 1 else (points[..., 1] == full[:, 1]).astype(float),
-            families=task.families(),
+            families=self.engine.task.families(),
             order=order,
-            model=model.name,
-            task=task.name,
             series="",
             action=self.action,
-            metric=self.engine.metric.name,
             reference=self.engine.reference,
             total=len(self.engine.layout.listed()),
-            groups=task.shared_groups(),
-            numbers=task.numbers,
             seed=seed,
         )
 
@@ -334,5 +352,4 @@ def _checked(k: Sequence[int], most: int) -> list[int]:
     return sorted({int(number) for number in k})
 
 
-sweep.mib = checked(mib)  # type: ignore[attr-defined]
-"""The benchmark MIB's own curve and its areas: `hw.sweep.mib(model, task, scores)`."""
+sweep.mib = checked(mib)

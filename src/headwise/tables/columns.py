@@ -6,14 +6,14 @@ further tables. Bytes are Arrow's own stream format: no pickle, readable from an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headwise.bounded import check_columns
 from headwise.errors import HeadwiseError
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
 
 LEADING = {
     "scores": "model task method layer head score stderr lo hi n p q",
@@ -30,7 +30,6 @@ NAME_COLUMNS = {"model", "task", "method", "series", "action", "metric"}
 
 def leading_fields(table: str) -> list[pa.Field]:
     """The fixed columns of a table, none for a table outside the contract."""
-    import pyarrow as pa
 
     def kind(name: str) -> pa.DataType:
         return pa.float64() if name in _FLOATS else pa.int32() if name in _INTEGERS else pa.string()
@@ -41,8 +40,6 @@ def leading_fields(table: str) -> list[pa.Field]:
 
 def to_arrow(table: str, frame: pd.DataFrame | pa.Table) -> pa.Table:
     """A frame as an Arrow table with the fixed columns first, in their types, then the frame's others."""
-    import pyarrow as pa
-
     fields = leading_fields(table)
     if isinstance(frame, pa.Table) and _is_ready(frame.schema, fields):
         return frame
@@ -65,8 +62,6 @@ def to_arrow(table: str, frame: pd.DataFrame | pa.Table) -> pa.Table:
 
 
 def _arrays(table: str, frame: Any) -> dict[str, Any]:
-    import pyarrow as pa
-
     names = [str(name) for name in (frame.column_names if isinstance(frame, pa.Table) else frame.columns)]
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -77,8 +72,6 @@ def _arrays(table: str, frame: Any) -> dict[str, Any]:
 
 
 def _from_pandas(column: Any, where: str) -> Any:
-    import pyarrow as pa
-
     # Among floats NaN is a value that was computed; elsewhere it is pandas' way to say "nothing here".
     is_float = getattr(column.dtype, "kind", "") == "f"
     try:
@@ -90,8 +83,6 @@ def _from_pandas(column: Any, where: str) -> Any:
 
 def _simple(array: Any) -> Any:
     """Without the encodings that differ from one pandas to the next: categories, long strings."""
-    import pyarrow as pa
-
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type):
@@ -101,20 +92,14 @@ def _simple(array: Any) -> Any:
 
 def _is_ready(schema: Any, fields: list[Any]) -> bool:
     """Whether a table is as `to_arrow` makes them: true of all that come from the store."""
-    import pyarrow.types as kinds
-
-    odd = (kinds.is_dictionary, kinds.is_large_string, kinds.is_string_view)
+    odd = (pa.types.is_dictionary, pa.types.is_large_string, pa.types.is_string_view)
     return list(schema)[: len(fields)] == fields and not any(
         test(kind) for kind in schema.types for test in odd
     )
 
 
 def _cast(array: Any, kind: Any, where: str) -> Any:
-    import pyarrow as pa
-
     if pa.types.is_integer(kind) and pa.types.is_floating(array.type):
-        import pyarrow.compute as pc
-
         # pandas has a column of whole numbers with gaps as floats with NaN
         array = pc.if_else(pc.is_nan(array), None, array)
     try:
@@ -125,9 +110,6 @@ def _cast(array: Any, kind: Any, where: str) -> Any:
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
     """An Arrow table as a frame. Whole numbers with gaps stay whole (pandas' `Int32`)."""
-    import pandas as pd
-    import pyarrow as pa
-
     nullable = {pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype()}
     nullable |= {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
     columns = zip(table.column_names, table.columns, strict=True)
@@ -137,9 +119,6 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
 
 
 def encode(table: pa.Table) -> bytes:
-    """An Arrow table as bytes."""
-    import pyarrow as pa
-
     check_columns("a table of a step", table.schema)
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata(None).combine_chunks()

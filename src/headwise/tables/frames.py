@@ -54,6 +54,13 @@ def groups(table: pd.DataFrame, *columns: str) -> list[tuple[Any, pd.DataFrame]]
     return list(table.groupby(keys, sort=False)) if len(table) else []
 
 
+def rows_where(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
+    """The rows that have these values; none of a table that the run does not have."""
+    for name, value in values.items() if len(table) else ():
+        table = table[table[name] == value]
+    return table
+
+
 def by_size(table: pd.DataFrame, column: str = "score") -> pd.DataFrame:
     """The rows by the absolute value of a column, the largest first; equal ones keep their order."""
     return table.sort_values(column, key=abs, ascending=False, kind="stable")

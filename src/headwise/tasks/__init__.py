@@ -2,7 +2,7 @@
 
 `builtin/` has the tasks that come with headwise, `files/` a user's own data; `opening.py` turns a name or a path
 into a task, `shots.py` makes few-shot prompts, `conditions.py` the inserted tokens of the study `prompts`. May
-import: errors, registry, hub.
+import: errors, registry, hub, settings.
 """
 
 from headwise.tasks.examples import Example, Task
@@ -10,5 +10,3 @@ from headwise.tasks.files.load_task import load_task
 from headwise.tasks.opening import task
 from headwise.tasks.registry import families, register, register_list
 from headwise.tasks.shots import few_shot
-
-__all__ = ["Example", "Task", "families", "few_shot", "load_task", "register", "register_list", "task"]

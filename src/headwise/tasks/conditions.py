@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from headwise.errors import HeadwiseError, unknown
-from headwise.several import several
+from headwise.settings import several
 from headwise.tasks.templates import Template, shot_template
 
 UNITS = {"none": "", "meaningless": "/", "meaningful": "he"}
@@ -141,7 +141,7 @@ def inserted_texts(condition: Condition, place: str, joint: str) -> tuple[str, s
 
 
 def plain_pieces(
-    asked: Asked,
+    problem: Asked,
     condition: Condition,
     *,
     template: str,
@@ -151,9 +151,9 @@ def plain_pieces(
 ) -> list[Piece]:
     """A prompt as plain text: system prompt, solved examples, question, and what is inserted.
 
-    >>> asked = Asked("1 + 1?", shots=(("2 + 2?", " 4"),))
+    >>> problem = Asked("1 + 1?", shots=(("2 + 2?", " 4"),))
     >>> slashes = conditions(["meaningless:2"])[0]
-    >>> pieces = plain_pieces(asked, slashes, template="Q: {prompt} A:{target}", separator="; ", joint=" ")
+    >>> pieces = plain_pieces(problem, slashes, template="Q: {prompt} A:{target}", separator="; ", joint=" ")
     >>> [piece.text for piece in pieces], [piece.inserted for piece in pieces]
     (['Q: 2 + 2? A: 4; ', '/ / ', 'Q: 1 + 1? A:'], [False, True, False])
     """
@@ -161,13 +161,14 @@ def plain_pieces(
     head = solved.before("prompt").fill({})
     cue = solved.before("target").after("prompt").fill({})
     first, before, after = inserted_texts(condition, place, joint)
-    context = f"{asked.system}{separator}" if asked.system else ""
-    context += "".join(solved.fill({"prompt": q, "target": a}) + separator for q, a in asked.shots)
-    pieces = [Piece(first, True), Piece(context), Piece(before, True), Piece(head)]
+    context = f"{problem.system}{separator}" if problem.system else ""
+    context += "".join(solved.fill({"prompt": q, "target": a}) + separator for q, a in problem.shots)
+    label = [Piece(before, True), Piece(head)]
     if condition.kind not in UNITS and before and after:
         # A text around the question stands inside the template; a filler stands before the question's own label.
-        pieces[2:] = [Piece(head), Piece(before, True)]
-    return joined([*pieces, Piece(asked.question), Piece(after, True), Piece(cue)])
+        label.reverse()
+    end = [Piece(problem.question), Piece(after, True), Piece(cue)]
+    return joined([Piece(first, True), Piece(context), *label, *end])
 
 
 def joined(pieces: Sequence[Piece]) -> list[Piece]:
@@ -181,7 +182,7 @@ MARKS = ("\ue0a1", "\ue0a2", "\ue0a3")
 
 
 def marked_messages(
-    asked: Asked, condition: Condition, place: str, joint: str, *, system_role: bool = True
+    problem: Asked, condition: Condition, place: str, joint: str, *, system_role: bool = True
 ) -> list[dict[str, str]]:
     """A chat of system prompt, solved turns and question, with a mark wherever something is inserted.
 
@@ -194,14 +195,14 @@ def marked_messages(
         for mark, text in zip(MARKS, inserted_texts(condition, place, joint), strict=True)
     )
     messages = []
-    for question, answer in asked.shots:
+    for question, answer in problem.shots:
         messages.append({"role": "user", "content": question.strip()})
         messages.append({"role": "assistant", "content": answer.strip()})
-    messages.append({"role": "user", "content": f"{before}{asked.question.strip()}{after}"})
-    if asked.system and system_role:
-        messages.insert(0, {"role": "system", "content": asked.system})
-    elif asked.system:
-        messages[0]["content"] = f"{asked.system}\n\n{messages[0]['content']}"
+    messages.append({"role": "user", "content": f"{before}{problem.question.strip()}{after}"})
+    if problem.system and system_role:
+        messages.insert(0, {"role": "system", "content": problem.system})
+    elif problem.system:
+        messages[0]["content"] = f"{problem.system}\n\n{messages[0]['content']}"
     messages[0]["content"] = first + messages[0]["content"]
     return messages
 

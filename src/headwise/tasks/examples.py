@@ -11,7 +11,7 @@ from typing import Any
 
 from headwise.display import counted, html_table, shortened
 from headwise.errors import HeadwiseError, quoted
-from headwise.several import several
+from headwise.settings import several
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,10 @@ def _in_quotes(text: str) -> str:
     return repr(text).replace(" ", "\u00a0")
 
 
-def _words(value: Any) -> str:
+def _words(name: str, value: Any) -> str:
     """A field of an example for a table, with its leading space visible."""
+    if name == "target":
+        return _in_quotes(value)
     if isinstance(value, tuple):
         return ", ".join(_in_quotes(text) for text in value[:4]) + ", …" * (len(value) > 4)
     if isinstance(value, Mapping):
@@ -141,18 +143,8 @@ class Task:
         """In a notebook, the first examples."""
         shown = self.examples[:_MOST_SHOWN]
         fields = [name for name in _COLUMNS if any(getattr(example, name) for example in shown)]
-        rows = (
-            [
-                _in_quotes(example.target) if name == "target" else _words(getattr(example, name))
-                for name in fields
-            ]
-            for example in shown
-        )
-        of = (
-            f"the first {len(shown)} of {len(self)} examples"
-            if len(shown) < len(self)
-            else f"{len(self)} examples"
-        )
+        rows = ([_words(name, getattr(example, name)) for name in fields] for example in shown)
+        of = f"{'' if len(shown) == len(self) else f'the first {len(shown)} of '}{len(self)} examples"
         return html_table(f"Task {self.name}, metric {self.metric}: {of}", fields, rows)
 
     def __len__(self) -> int:

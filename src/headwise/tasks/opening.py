@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headwise.errors import HeadwiseError, quoted
-from headwise.several import several
+from headwise.settings import several
 from headwise.tasks import registry
 from headwise.tasks.examples import Example, Task
-from headwise.tasks.files.hub import PREFIX
-from headwise.tasks.files.in_memory import items_of
 from headwise.tasks.files.load_task import check_file, load_task
 from headwise.tasks.files.mappings.registry import registered
+from headwise.tasks.files.sources import PREFIX, items_of
 from headwise.tasks.shots import AS_IS, check_shots, few_shot
 
 DEFAULT_SIZE = 64
@@ -67,7 +66,8 @@ def task(
         raise HeadwiseError(f"n is {quoted(n)}; expected a whole number of examples, such as 64")
     count = None if n is None else int(n) + shots
     beside = {kind: options.pop(kind) for kind in COMPANIONS if kind in options}
-    _check_companions(beside)
+    for companion_source in beside.values():
+        check_source(companion_source)
     if isinstance(source, Task):
         opened = _drawn(source, count, seed, options)
     elif _is_data(source):
@@ -87,15 +87,15 @@ def task(
 
 def companion(of: Task, kind: str, n: int | None, model: HasTokens | None) -> Task | None:
     """The negatives or the transfer of a task: what it names itself, or the built-in task of that kind."""
-    how: dict[str, Any] = {"model": model, "seed": of.settings.get("seed", 0)}
+    shared: dict[str, Any] = {"model": model, "seed": of.settings.get("seed", 0)}
     shots = of.settings.get("shots", {})
-    how |= {
+    shared |= {
         "shots" if name == "k" else name: shots[name]
         for name in ("k", "template", "separator")
         if name in shots
     }
     if (given := of.beside.get(kind)) is not None:
-        return task(given, n if isinstance(given, Task) or _is_data(given) else n or len(of), **how)
+        return task(given, n if isinstance(given, Task) or _is_data(given) else n or len(of), **shared)
     name = f"{of.name}_{COMPANIONS[kind]}"
     family = registry.families().get(name)
     if family is None or "n" not in of.settings:  # a file may have the name of a built-in task
@@ -106,16 +106,9 @@ def companion(of: Task, kind: str, n: int | None, model: HasTokens | None) -> Ta
         if of.settings.get(option) in valid
     }
     try:
-        return task(name, n or len(of), **how, **same)
+        return task(name, n or len(of), **shared, **same)
     except registry.TooFewExamples as few:
-        return task(name, few.count - how.get("shots", 0), **how, **same)
-
-
-def _check_companions(given: Mapping[str, Any]) -> None:
-    """Refuse a name that is neither a built-in task nor a file."""
-    for source in given.values():
-        if isinstance(source, str):
-            check_source(source)
+        return task(name, few.count - shared.get("shots", 0), **shared, **same)
 
 
 def _drawn(given: Task, n: int | None, seed: int, options: Mapping[str, Any]) -> Task:
@@ -173,12 +166,12 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 def option_names() -> set[str]:
     """Every option that some task, file or prompt has."""
-    of_mappings = (name for mapping in registered().values() for name in mapping.options)
+    of_mappings = (name for mapping in registered().values() for name in mapping.settings.model_fields)
     of_families = (name for family in registry.families().values() for name in family.options)
     return {*FILE, *SHOTS, *COMPANIONS, *of_mappings, *of_families}
 
 
-def check_source(source: str) -> None:
+def check_source(source: Any) -> None:
     """Refuse a name that is no built-in task and no file's, before anything is loaded for it."""
     if not _is_data(source):
         registry.FAMILIES.get(source)
@@ -193,7 +186,8 @@ def check_task(
     """
     check_options(options)
     own = {name: value for name, value in options.items() if name not in (*SHOTS, *COMPANIONS)}
-    _check_companions({kind: options[kind] for kind in COMPANIONS if kind in options})
+    for kind in COMPANIONS:
+        check_source(options.get(kind, ()))
     if _is_data(source):
         return check_file(source, own, text)
     registry.check_family_options(registry.FAMILIES.get(source), own)

@@ -17,7 +17,7 @@ def text_halves(text: str) -> tuple[str, str]:
     return text[:middle], text[middle:]
 
 
-def passages(text: str, n: int, name: str = "text") -> Task:
+def passages(text: str, n: int, name: str = "text", words: int = WORDS) -> Task:
     """`n` passages of a text, spread over it; the metric is the log probability per token after the first words.
 
     Its negative is the cross-entropy.
@@ -27,14 +27,14 @@ def passages(text: str, n: int, name: str = "text") -> Task:
     """
     ends = [match.end() for match in re.finditer(r"\S+", text)]
     starts = [0, *ends][: len(ends)]
-    count = len(ends) // WORDS
+    count = len(ends) // words
     if count < n:
         raise HeadwiseError(
-            f"{name} has {len(ends)} words; {n} passages of {WORDS} words need {n * WORDS}. Give a longer text, or "
+            f"{name} has {len(ends)} words; {n} passages of {words} words need {n * words}. Give a longer text, or "
             "fewer examples"
         )
     examples = []
-    for first in (WORDS * (number * count // n) for number in range(n)):
-        given, last = ends[first + GIVEN - 1], ends[first + WORDS - 1]
+    for first in (words * (number * count // n) for number in range(n)):
+        given, last = ends[first + GIVEN - 1], ends[first + words - 1]
         examples.append(Example(text[starts[first] : given].lstrip(), text[given:last]))
     return Task(name, tuple(examples), "mean_logprob")

@@ -26,8 +26,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from typing_extensions import Self
-
 from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.files import user_path
 from headwise.registry import Registry
@@ -64,36 +62,38 @@ class TooFewExamples(HeadwiseError):  # noqa: N818 - named for what is wrong
         """How many there are."""
 
 
-class WholeNumber(tuple[Any, ...]):
-    """Values of an option that is a whole number between two ends; listed are the default and these others."""
+@dataclass(frozen=True)
+class Values:
+    """What an option takes that is no choice between a few names."""
 
-    def __new__(cls, *listed: int, least: int, most: int) -> Self:
-        made = super().__new__(cls, listed)
-        made.ends = (least, most)
-        return made
-
-    ends: tuple[int, int]
+    default: Any
+    takes: Callable[[Any], bool]
+    described: str
 
     def __contains__(self, value: object) -> bool:
-        return (
-            isinstance(value, int) and not isinstance(value, bool) and self.ends[0] <= value <= self.ends[1]
-        )
+        return self.takes(value)
 
     def __str__(self) -> str:
-        return f"{self[0]} (from {self.ends[0]:,} to {self.ends[1]:,})"
+        return self.described
 
 
-class TextFile(tuple[Any, ...]):
-    """Values of an option that is one of these words, or the path of a text file."""
+def whole_number(default: int, least: int, most: int) -> Values:
+    """A whole number between two ends."""
+    described = f"{default} (from {least:,} to {most:,})"
+    return Values(default, lambda value: type(value) is int and least <= value <= most, described)
 
-    def __new__(cls, *listed: str) -> Self:
-        return super().__new__(cls, listed)
 
-    def __contains__(self, value: object) -> bool:
-        return super().__contains__(value) or (isinstance(value, str) and os.path.isfile(user_path(value)))
+def text_file(default: str) -> Values:
+    """This word, or the path of a text file."""
 
-    def __str__(self) -> str:
-        return f"{', '.join(self)}, or a text file"
+    def takes(value: Any) -> bool:
+        return value == default or (isinstance(value, str) and os.path.isfile(user_path(value)))
+
+    return Values(default, takes, f"{default}, or a text file")
+
+
+Options = Mapping[str, tuple[Any, ...] | Values]
+"""By name the valid values, the default first, or what else an option takes."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ class TaskFamily:
     name: str
     metric: str
     about: str
-    options: dict[str, tuple[Any, ...]]
-    """Options of the generator or list and their valid values, the default first."""
+    options: Options
+    """Of the generator or list."""
     draw: Callable[..., Example] | None = None
     """Makes one candidate example from a source of randomness; None for a list."""
     items: Callable[..., Sequence[Example]] | None = None
@@ -112,12 +112,8 @@ class TaskFamily:
 
     def chosen(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The value of every option: what is given, or its default."""
-        return {option: options.get(option, values[0]) for option, values in self.options.items()}
-
-    @property
-    def wants_tokens(self) -> bool:
-        """Whether the generator asks for the tokenizer's encode function."""
-        return self.draw is not None and "tokens" in inspect.signature(self.draw).parameters
+        defaults = {o: v.default if isinstance(v, Values) else v[0] for o, v in self.options.items()}
+        return {option: options.get(option, default) for option, default in defaults.items()}
 
     @property
     def size(self) -> int | None:
@@ -126,35 +122,36 @@ class TaskFamily:
 
 
 FAMILIES: Registry[TaskFamily] = Registry("task", "headwise.tasks.builtin.*")
+families = FAMILIES.all
 
 
 def register(
-    name: str, *, metric: str, about: str, **options: tuple[Any, ...]
+    name: str, *, metric: str, about: str, **options: tuple[Any, ...] | Values
 ) -> Callable[[Callable[..., Example]], Callable[..., Example]]:
     """Make a generator known under `name`."""
-
-    def add(draw: Callable[..., Example]) -> Callable[..., Example]:
-        FAMILIES.add(name, TaskFamily(name, metric, about, options, draw=draw))
-        return draw
-
-    return add
+    return FAMILIES.decorator(name, lambda draw: TaskFamily(name, metric, about, options, draw=draw))
 
 
 def register_list(
-    name: str, *, metric: str, about: str, **options: tuple[Any, ...]
+    name: str, *, metric: str, about: str, **options: tuple[Any, ...] | Values
 ) -> Callable[[Callable[..., Sequence[Example]]], Callable[..., Sequence[Example]]]:
     """Make a fixed list of examples known under `name`."""
+    return FAMILIES.decorator(name, lambda items: TaskFamily(name, metric, about, options, items=items))
 
-    def add(items: Callable[..., Sequence[Example]]) -> Callable[..., Sequence[Example]]:
-        FAMILIES.add(name, TaskFamily(name, metric, about, options, items=items))
-        return items
+
+def register_variants(
+    metric: str,
+    variants: Mapping[str, tuple[str, Mapping[str, Any]]],
+    **options: tuple[Any, ...] | Values,
+) -> Callable[[Callable[..., Example]], Callable[..., Example]]:
+    """Make one generator known under several names: name -> what it is about, and arguments that it always gets."""
+
+    def add(draw: Callable[..., Example]) -> Callable[..., Example]:
+        for name, (about, given) in variants.items():
+            register(name, metric=metric, about=about, **options)(partial(draw, **given))
+        return draw
 
     return add
-
-
-def families() -> dict[str, TaskFamily]:
-    """Every registered task, by name."""
-    return FAMILIES.all()
 
 
 def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None, **options: Any) -> Task:
@@ -174,7 +171,7 @@ def task(name: str, n: int = 64, *, seed: int = 0, tokens: Lengths | None = None
         examples = _dealt([e for e in family.items(**chosen) if _fits(e, pieces)], draw)[:n]
     else:
         assert family.draw is not None, "a family is a generator or a list"
-        extra = {"tokens": tokens} if family.wants_tokens else {}
+        extra = {"tokens": tokens} if "tokens" in inspect.signature(family.draw).parameters else {}
         examples = _drawn(partial(family.draw, draw, **chosen, **extra), pieces, n)
     if (count := len(examples)) < n:
         raise TooFewExamples(
@@ -192,7 +189,7 @@ def check_family_options(family: TaskFamily, options: Mapping[str, Any]) -> None
             raise unknown(f"option of task {family.name!r}", option, family.options)
         if value in (valid := family.options[option]):
             continue
-        if isinstance(valid, WholeNumber | TextFile):
+        if isinstance(valid, Values):
             raise HeadwiseError(f"{option} of task {family.name!r} is {quoted(value)}; expected {valid}")
         raise unknown(f"{option} of task {family.name!r}", str(value), valid)
 

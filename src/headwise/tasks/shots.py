@@ -117,22 +117,20 @@ def _overlaps(shots: Sequence[Example], scored: Sequence[Example]) -> Iterator[t
     )
     beginnings = [line[0] for line in lines]
     for number, example in enumerate(scored):
-        for asked in {_key(example), (example.counterfactual or "").strip()} - {""}:
-            for shot_number in by_key.get(asked, []):
+        for stem in {_key(example), (example.counterfactual or "").strip()} - {""}:
+            for shot_number in by_key.get(stem, []):
                 yield shot_number, number
         solved = (example.prompt + example.target).strip()
         at = bisect_left(beginnings, solved[:_COMPARED])
         while at < len(lines) and beginnings[at].startswith(solved[:_COMPARED]):
             _, shot_number, start = lines[at]
-            if _begins_with(texts[shot_number], start, solved):
+            after = texts[shot_number][start + len(solved) : start + len(solved) + 1]
+            ends_a_word = not (
+                solved[-1:].isalnum() and after.isalnum()
+            )  # "10 + 1 = 1" is no part of "10 + 1 = 11"
+            if ends_a_word and texts[shot_number].startswith(solved, start):
                 yield shot_number, number
             at += 1
-
-
-def _begins_with(text: str, start: int, piece: str) -> bool:
-    """Whether the piece stands there and ends with a word: "10 + 1 = 1" is no part of "10 + 1 = 11"."""
-    after = text[start + len(piece) : start + len(piece) + 1]
-    return text.startswith(piece, start) and not (piece[-1:].isalnum() and after.isalnum())
 
 
 def _from_pool(task: Task, pool: Task, k: int, draw: random.Random) -> tuple[list[Example], list[Example]]:

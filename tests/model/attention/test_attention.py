@@ -402,6 +402,14 @@ def test_one_text_gives_one_result_and_a_list_gives_a_list(tiny):
     assert hw.attention(tiny, [], "L0H0") == []
 
 
+def test_a_key_value_head_stands_for_its_query_heads(tiny):
+    assert hw.attention(tiny, "the cat", "L1KV1").heads == [Head(1, 2), Head(1, 3)]
+    patched, both = (
+        hw.patch(tiny, "the cat", "a dog", heads).patched for heads in ("L1KV1", ["L1H2", "L1H3"])
+    )
+    np.testing.assert_array_equal(patched, both)
+
+
 def test_a_prompt_of_one_or_two_tokens_has_an_empty_profile(tiny):
     for length in (1, 2):
         (one,) = hw.attention(tiny, token_lists(length))
@@ -414,7 +422,7 @@ def test_a_prompt_of_one_or_two_tokens_has_an_empty_profile(tiny):
     [
         ({"heads": "L4H0"}, "tiny has no head L4H0; it has 16 heads in 4 layers of up to 4"),
         ({"heads": "head 3"}, "is not a head"),
-        ({"heads": []}, "no heads were given"),
+        ({"heads": []}, "no heads are given"),
         ({"heads": "L0H0", "queries": [5]}, "query 5 is outside a prompt of 5 tokens"),
         ({"heads": "L0H0", "keys": [-6]}, "key -6 is outside a prompt of 5 tokens"),
     ],

@@ -8,7 +8,7 @@ import torch
 
 import headwise as hw
 from edge_hooks import PROJECTIONS, EdgeByHooks, MovingEdgeByHooks
-from headwise.heads.edge import LOGITS, Edge, Receiver
+from headwise.heads.edges import LOGITS, Edge, Receiver
 from headwise.metrics import metric
 from headwise.model.edges.circuit import Circuits
 from headwise.model.edges.parts import take_apart

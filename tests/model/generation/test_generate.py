@@ -10,8 +10,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, keep_gates, mask_gates, ones
 from headwise.model.forward.decode import Batch
-from headwise.model.generation.prompts import continuation
-from headwise.model.generation.sampling import choose, uniforms
+from headwise.model.generation.prompts import choose, continuation, uniforms
 from headwise.model.verify.proof import zeroed_columns
 from headwise.model.verify.shortcuts import Decoding, decoding
 from headwise.model.verify.tiny import tiny_model

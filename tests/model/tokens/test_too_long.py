@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, warn_once
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.tokens.encode import encode_rows
@@ -88,6 +88,7 @@ def test_an_answer_counts_and_its_last_token_which_is_never_read_does_not():
 @pytest.mark.parametrize("bos", [None, True])
 @pytest.mark.parametrize("name", ["logprob", "logit_diff", "accuracy"])
 def test_a_cut_example_is_worth_what_its_end_alone_is_worth(name, bos, caplog):
+    warn_once.cache_clear()
     model = loaded(truncate=True, bos=bos)
     room = 64 - len(model.text.prefix)
     long = words(100)
@@ -129,6 +130,7 @@ def test_a_counterfactual_is_cut_where_its_example_is(reference):
 
 
 def test_how_many_examples_were_cut_is_said_once(caplog):
+    warn_once.cache_clear()
     model = loaded(truncate=True)
     task = Task("long", tuple(Example(words(n), " cat", (" dog",)) for n in (10, 70, 90)))
     hw.score(model, task)

@@ -9,7 +9,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import read_table
-from headwise.studies.roles.findings import findings
+from headwise.studies.roles.section import findings
 from helpers import run_on, word_task
 
 NORM_AFTER_HEADS = {

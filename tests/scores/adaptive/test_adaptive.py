@@ -15,13 +15,14 @@ from headwise.heads import Scores, single_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.scores.adaptive import adaptive
-from headwise.scores.adaptive.control import (
+from headwise.scores.adaptive.sample import (
+    Sample,
     coefficients_of,
+    joined,
     left_out_variance,
     moderated,
     shared_coefficient,
 )
-from headwise.scores.adaptive.sample import Sample, joined
 from helpers import word_task
 
 

@@ -13,19 +13,18 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, single_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.scores.gates.batches import batches, packed_pieces, padded_pieces
 from headwise.scores.gates.fit import FitSettings, fit_gates, random_logits, regulariser, sigmoid
-from headwise.scores.gates.gating import one_fit
-from headwise.scores.gates.likelihood import CALM_UPDATES, GateLikelihood
-from headwise.scores.gates.roles import (
+from headwise.scores.gates.gating import (
     LABELS,
     always_and_ever,
     majority,
     most_facilitating,
+    one_fit,
     role_labels,
     role_scores,
 )
-from headwise.scores.gates.row_gradients import ShapedGradients
+from headwise.scores.gates.likelihood import CALM_UPDATES, GateLikelihood
+from headwise.scores.gates.row_gradients import ShapedGradients, batches, packed_pieces, padded_pieces
 from helpers import HeadsByHook, word_task
 
 # ---- roles from gates ------------------------------------------------------------------------------

@@ -74,12 +74,3 @@ def test_sizes_are_never_none_or_all(total):
         assert sizes.min() >= 1
         assert sizes.max() <= total - 1
     assert len(grid_sizes(16, total)) <= 16
-
-
-def test_sizes_are_uniform_or_log_uniform_where_that_is_asked_for():
-    for how, scale in (("uniform", lambda k: (k - 1) / 269), ("log", lambda k: np.log(k) / np.log(270))):
-        random = np.random.default_rng(3)
-        drawn = np.concatenate([draw_sizes(random, 4, 270, how) for _ in range(5000)])
-        # A size is rounded down, which is felt among the smallest on the logarithmic scale.
-        upper = np.quantile(scale(drawn), [0.5, 0.75, 0.9])
-        assert np.abs(upper - [0.5, 0.75, 0.9]).max() < 0.03, how

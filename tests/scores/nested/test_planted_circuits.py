@@ -78,6 +78,7 @@ def test_a_circuit_of_four_among_noisy_heads_is_found_in_the_first_four_by_every
     for order in orders:
         assert set(map(Head.parse, order[:4])) == CHAINS
     assert scores.details["circuit"]
+    assert "exact" not in scores.details  # no slope is 0 here
 
 
 def test_a_behaviour_that_is_not_there_has_no_circuit_and_the_run_says_so(chains, caplog):

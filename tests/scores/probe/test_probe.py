@@ -9,8 +9,16 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores
-from headwise.scores.probe.classifier import HeadClassifier, fit, importance, split
-from headwise.scores.probe.probe import UNIT, check_labels, head_features, probe
+from headwise.scores.probe import (
+    UNIT,
+    HeadClassifier,
+    check_labels,
+    fit,
+    head_features,
+    importance,
+    probe,
+    split,
+)
 from headwise.tasks import Example, Task
 from helpers import WORDS
 
@@ -140,7 +148,7 @@ def test_parts_are_disjoint_and_hold_every_class_in_its_share():
 
 
 def test_the_same_seed_gives_the_same_classifier_and_leaves_torchs_dice_alone(monkeypatch):
-    monkeypatch.setattr("headwise.scores.probe.classifier.MOST_EPOCHS", 8)
+    monkeypatch.setattr("headwise.scores.probe.MOST_EPOCHS", 8)
     features, labels = planted(examples=60)
     torch.manual_seed(5)
     expected = torch.rand(1)

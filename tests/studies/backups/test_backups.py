@@ -15,7 +15,7 @@ from headwise.charts.section import SECTIONS
 from headwise.cli.app import app
 from headwise.heads import Head, heads_of
 from headwise.runs import read_table
-from headwise.studies.backups.findings import findings
+from headwise.studies.backups.section import findings
 from headwise.studies.verify import verify
 from helpers import bench_of, make_word_tokenizer, progress_of, run_on, word_task
 from planted import backup_model, second_words, written

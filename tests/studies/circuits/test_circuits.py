@@ -18,7 +18,7 @@ from headwise.studies.circuits import study as circuits_study
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.settings.resolve import resolve
 from headwise.studies.workbench import Workbench
-from helpers import every_format, run_on
+from helpers import assert_same_tables, cut_short, every_format, run_on
 from planted import DENSE, SPARSE, planted_model, told_apart, written
 
 TABLES = ("scores", "choices", "curves", "examples", "circuits", "ratios", "members", "attention")
@@ -175,7 +175,7 @@ def test_a_ratio_below_one_is_told_as_what_it_is(models, data, finished, tmp_pat
 
 
 def test_other_examples_are_resampled_each_on_their_own(models, data, task, tmp_path, undrawn):
-    from headwise.sweeps.ratio import ratio_row
+    from headwise.sweeps.readings import ratio_row
 
     carried_out(models, tmp_path / "run", models=["dense", "sparse"], tasks=[data], maps=0)
     found = hw.open_run(tmp_path / "run").curves(series="integrated absolute")
@@ -204,26 +204,16 @@ def test_a_dense_control_is_a_third_curve_between_the_two(models, data, tmp_path
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
     models, data, finished, tmp_path, undrawn, monkeypatch
 ):
-    real, calls = circuits_study.sweep, []
+    def carry_out():
+        carried_out(models, tmp_path / "cut", models=["dense", "sparse"], tasks=[data])
 
-    def breaks(*args, **options):
-        calls.append(args[0].name)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return real(*args, **options)
-
-    monkeypatch.setattr(circuits_study, "sweep", breaks)
-    settings = {"models": ["dense", "sparse"], "tasks": [data]}
-    with pytest.raises(KeyboardInterrupt):
-        carried_out(models, tmp_path / "cut", **settings)
+    calls = cut_short(monkeypatch, circuits_study, "sweep", 4, carry_out)
     with Store(tmp_path / "cut/cells.sqlite") as store:
         assert len(store) == 6  # two orders, a curve each on the finding half, a held-out curve and its maps
-    carried_out(models, tmp_path / "cut", **settings)
-    assert calls == ["dense", "sparse", "dense", "sparse", "sparse"]
-    for name in TABLES:
-        tables = [(run / f"tables/{name}.parquet").read_bytes() for run in (finished.path, tmp_path / "cut")]
-        assert tables[0] == tables[1], name
-    carried_out(models, tmp_path / "cut", **settings)
+    carry_out()
+    assert [args[0].name for args, _ in calls] == ["dense", "sparse", "dense", "sparse", "sparse"]
+    assert_same_tables(TABLES, finished.path, tmp_path / "cut")
+    carry_out()
     assert len(calls) == 5
 
 
@@ -364,4 +354,4 @@ def test_steps_computed_again_are_the_same_to_the_bit(models, finished, undrawn)
         bench.add(model)
     found = verify(finished.path, steps=4, workbench=bench)
     tables = list((finished.path / "tables").glob("*.parquet"))
-    assert [one.said for one in found] == ["identical"] * (4 + len(tables))
+    assert [one.message for one in found] == ["identical"] * (4 + len(tables))

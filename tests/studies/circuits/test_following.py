@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwise.studies.circuits.findings import following
+from headwise.studies.circuits.section import following
 
 
 @pytest.mark.parametrize(("lo", "hi", "says"), [(-59, 0.82, "cannot tell"), (0.05, 0.4, "only weakly")])

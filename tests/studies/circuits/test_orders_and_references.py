@@ -13,8 +13,7 @@ from headwise.errors import HeadwiseError
 from headwise.report import write_report
 from headwise.runs import read_table
 from headwise.studies.base import studies
-from headwise.studies.circuits.charts import charts
-from headwise.studies.circuits.findings import findings
+from headwise.studies.circuits.section import charts, findings
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.circuits.study import smallest
 from headwise.studies.settings.resolve import resolve
@@ -202,7 +201,7 @@ def test_the_page_is_written_with_both_rows(finished, tmp_path):
 def test_a_circuit_above_the_whole_model_is_told_with_its_heads(word_tokenizer, tmp_path, monkeypatch):
     """Examples made for two heads of the model: the other heads work against them."""
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    monkeypatch.setattr("headwise.sweeps.overshoot.OVERSHOOT", 1.02)
+    monkeypatch.setattr("headwise.sweeps.readings.OVERSHOOT", 1.02)
     model = planted_model(word_tokenizer, DENSE, "dense")
     task = told_apart([planted_model(word_tokenizer, DENSE[:2], "two")], 20)
     data = written(task, tmp_path / "apart.jsonl")

@@ -9,7 +9,7 @@ import pytest
 import headwise as hw
 from headwise.charts.style import without_figures
 from headwise.runs import read_table
-from headwise.studies.circuits.findings import findings
+from headwise.studies.circuits.section import findings
 from helpers import run_on
 from planted import DENSE, planted_model, told_apart, written
 

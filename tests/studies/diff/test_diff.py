@@ -21,7 +21,7 @@ from headwise.heads import Scores
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import read_table
 from headwise.scores.difference import diff_table
-from headwise.studies.diff.findings import findings
+from headwise.studies.diff.section import findings
 from headwise.studies.verify import verify
 from helpers import WORDS, bench_of, make_word_tokenizer, plain_logits, run_on
 from planted import told_apart, written

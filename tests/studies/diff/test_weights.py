@@ -13,9 +13,8 @@ from headwise.charts.comparison import difference_chart
 from headwise.heads import Scores
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import read_table
-from headwise.scores.difference import diff_table
-from headwise.scores.weight_change import weight_change
-from headwise.studies.diff.findings import findings
+from headwise.scores.difference import diff_table, weight_change
+from headwise.studies.diff.section import findings
 from helpers import make_word_tokenizer, run_on, word_task
 from planted import told_apart, written
 

@@ -15,12 +15,12 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Scores
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import Store, read_table
-from headwise.stats.elbow import elbow_count
+from headwise.stats.orders import elbow_count
 from headwise.studies import steps
 from headwise.studies.abilities import score_labels
 from headwise.studies.functions.study import agreement_rows, overlap_rows
 from headwise.studies.steps import Scored
-from helpers import bench_of, every_format, labelled_file, run_on
+from helpers import assert_same_tables, bench_of, cut_short, every_format, labelled_file, run_on
 
 LABELS = ("animals", "colours", "verbs")
 TABLES = ("scores", "examples", "elbows", "overlap", "agreement", "probe")
@@ -91,7 +91,7 @@ def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finishe
 
 def test_the_maps_are_those_of_the_methods_themselves(tiny, data, finished):
     scores = read_table(finished.path, "scores").set_index(["method", "task", "layer", "head"])["score"]
-    from headwise.scores.probe.probe import probe
+    from headwise.scores.probe import probe
     from headwise.tasks.files.load_task import load_task
 
     task = load_task(data)
@@ -113,25 +113,17 @@ def test_held_out_examples_are_numbered_as_the_causal_methods_number_them(finish
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(tiny, data, finished, tmp_path, monkeypatch):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    real, calls = steps.score, []
 
-    def breaks(*args, **options):
-        calls.append(args[1].name)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return real(*args, **options)
-
-    monkeypatch.setattr(steps, "score", breaks)
-    with pytest.raises(KeyboardInterrupt):
+    def carry_out():
         carried_out(tiny, tmp_path / "cut", data)
+
+    calls = cut_short(monkeypatch, steps, "score", 3, carry_out)
     with Store(tmp_path / "cut/cells.sqlite") as store:
         assert len(store) == 2
-    carried_out(tiny, tmp_path / "cut", data)
-    assert calls == ["animals", "colours", "verbs", "verbs"]
-    for name in TABLES:
-        tables = [(run / f"tables/{name}.parquet").read_bytes() for run in (finished.path, tmp_path / "cut")]
-        assert tables[0] == tables[1], name
-    carried_out(tiny, tmp_path / "cut", data)
+    carry_out()
+    assert [args[1].name for args, _ in calls] == ["animals", "colours", "verbs", "verbs"]
+    assert_same_tables(TABLES, finished.path, tmp_path / "cut")
+    carry_out()
     assert len(calls) == 4
 
 
@@ -257,4 +249,4 @@ def test_steps_computed_again_are_the_same_to_the_bit(tiny, finished, monkeypatc
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     found = verify(finished.path, steps="all", workbench=bench_of(tiny))
     tables = list((finished.path / "tables").glob("*.parquet"))
-    assert [one.said for one in found] == ["identical"] * (len(finished.calls) + len(tables))
+    assert [one.message for one in found] == ["identical"] * (len(finished.calls) + len(tables))

@@ -20,7 +20,17 @@ from headwise.studies.masking.study import ABILITIES, default_ks, mask_sets
 from headwise.studies.masking.texts import Judge, accuracy_metric, answer_part
 from headwise.tasks import Example, Task
 from headwise.tasks.files.load_task import load_task
-from helpers import REPOSITORY, HeadsByHook, bench_of, every_format, labelled_file, plain_logits, run_on
+from helpers import (
+    REPOSITORY,
+    HeadsByHook,
+    assert_same_tables,
+    bench_of,
+    cut_short,
+    every_format,
+    labelled_file,
+    plain_logits,
+    run_on,
+)
 
 COGQA = REPOSITORY.parent / "shared/data/cogqa/test.json"
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -210,26 +220,18 @@ def test_the_cross_table_masks_one_ability_and_measures_the_other(model, data, f
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, finished, tmp_path, monkeypatch):
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    real, calls = masking_texts.generate, []
 
-    def breaks(*args, **options):
-        calls.append(len(options.get("gates", [0])))
-        if len(calls) == 9:
-            raise KeyboardInterrupt
-        return real(*args, **options)
-
-    monkeypatch.setattr(masking_texts, "generate", breaks)
-    with pytest.raises(KeyboardInterrupt):
+    def carry_out():
         carried_out(model, tmp_path / "cut", data, **SETTINGS)
+
+    calls = cut_short(monkeypatch, masking_texts, "generate", 9, carry_out)
     with Store(tmp_path / "cut/cells.sqlite") as store:
         assert len(store) == 2 + 8  # two scores, and eight steps of text
-    carried_out(model, tmp_path / "cut", data, **SETTINGS)
+    carry_out()
     whole = 2 + 2 * 7 + 2 + 4  # full; top and random at three K, layer-matched at one; cross; interventions
     assert len(calls) == whole + 1
-    for name in TABLES:
-        tables = [(run / f"tables/{name}.parquet").read_bytes() for run in (finished.path, tmp_path / "cut")]
-        assert tables[0] == tables[1], name
-    carried_out(model, tmp_path / "cut", data, **SETTINGS)
+    assert_same_tables(TABLES, finished.path, tmp_path / "cut")
+    carry_out()
     assert len(calls) == whole + 1
 
 
@@ -321,7 +323,7 @@ def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, m
 
 @pytest.mark.parametrize("name", ["probe", "ablation", "sensitivity", "random"])
 def test_any_score_can_give_the_order(model, data, tmp_path, monkeypatch, name):
-    from headwise.scores.probe.probe import probe
+    from headwise.scores.probe import probe
 
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     settings = {"k": [2], "draws": 1, "max_new_tokens": 1, "layer_matched": [], "method": name}
@@ -414,7 +416,7 @@ def test_steps_computed_again_are_the_same_to_the_bit(model, finished, monkeypat
     monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     found = verify(finished.path, steps=4, workbench=bench_of(model))
     tables = list((finished.path / "tables").glob("*.parquet"))
-    assert [one.said for one in found] == ["identical"] * (4 + len(tables))
+    assert [one.message for one in found] == ["identical"] * (4 + len(tables))
 
 
 def test_a_file_without_labels_is_one_ability_named_like_the_file(model, data, tmp_path):

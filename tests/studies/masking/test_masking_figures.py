@@ -10,7 +10,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from headwise.charts.static import figure
-from headwise.studies.masking.charts import cross_table, intervention_curves, masking_curves
+from headwise.studies.masking.section import cross_table, intervention_curves, masking_curves
 
 FOUR = ("Retrieval", "Knowledge Recall", "Math Calculation", "Inference")
 EIGHT = (*FOUR, "Logical Reasoning", "Decision-making", "Semantic Understanding", "Syntactic Understanding")

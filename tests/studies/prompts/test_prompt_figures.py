@@ -10,7 +10,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from headwise.charts.static import figure
-from headwise.studies.prompts.charts import (
+from headwise.studies.prompts.findings import findings, headline, significance
+from headwise.studies.prompts.section import (
     activation_panels,
     affine_panels,
     colours,
@@ -18,7 +19,6 @@ from headwise.studies.prompts.charts import (
     moved_maps,
     prompt_chart,
 )
-from headwise.studies.prompts.findings import findings, headline, significance
 
 CONDITIONS = ["none", "meaningless", "meaningful"]
 PALETTE = colours(CONDITIONS)

@@ -11,17 +11,18 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.metrics.answers import boxed, result
-from headwise.model.generation.generate import Generated, generate
+from headwise.metrics.text import boxed, result
+from headwise.model.generation.generate import Generated
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import Store, read_table
+from headwise.studies.prompts import study as prompts_study
 from headwise.studies.prompts.attention import affine_fit, kurtosis, near_zero, near_zero_bound
 from headwise.studies.prompts.problems import open_problems
 from headwise.studies.prompts.settings import PromptsSettings
 from headwise.studies.prompts.study import judged, summary_tables
 from headwise.studies.verify import verify
 from headwise.tasks.conditions import conditions
-from helpers import WORDS, bench_of, every_format, make_word_tokenizer, run_on
+from helpers import WORDS, assert_same_tables, bench_of, cut_short, every_format, make_word_tokenizer, run_on
 
 TABLES = ("answers", "accuracy", "comparisons", "curves", "profiles", "moved", "affine", "activations")
 TEMPLATE = (
@@ -183,29 +184,16 @@ def test_profiles_and_movement_equal_those_of_the_eager_maps(model, data, finish
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
     model, data, finished, tmp_path, monkeypatch, undrawn
 ):
-    calls = []
-
-    def breaks(*args, **options):
-        calls.append(sum(model.tokens("/")[0] in ids for ids in args[1]))
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return generate(*args, **options)
-
-    monkeypatch.setattr("headwise.studies.prompts.study.generate", breaks)
-    with pytest.raises(KeyboardInterrupt):
+    def carry_out():
         carried_out(model, tmp_path / "cut", data)
+
+    calls = cut_short(monkeypatch, prompts_study, "generate", 2, carry_out)
     with Store(tmp_path / "cut/cells.sqlite") as store:
         assert len(store) == 1
-    carried_out(model, tmp_path / "cut", data)
-    assert calls == [
-        0,
-        10,
-        10,
-        0,
-    ]  # prompts with slashes: none, meaningless cut short, meaningless, meaningful
-    for name in TABLES:
-        tables = [(run / f"tables/{name}.parquet").read_bytes() for run in (finished.path, tmp_path / "cut")]
-        assert tables[0] == tables[1], name
+    carry_out()
+    slashes = [sum(model.tokens("/")[0] in ids for ids in args[1]) for args, _ in calls]
+    assert slashes == [0, 10, 10, 0]  # none, meaningless cut short, meaningless, meaningful
+    assert_same_tables(TABLES, finished.path, tmp_path / "cut")
 
 
 def test_keys_of_steps_say_the_dtype_of_the_model_however_it_was_chosen(

@@ -9,7 +9,7 @@ from headwise.heads import KV_HEADS, Head
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import read_table
 from headwise.studies.reach.kept import Cache, drawn_sets, far_points, first_sets, group_of
-from headwise.studies.reach.texts import text_task
+from headwise.studies.reach.study import text_task
 from helpers import make_word_tokenizer, run_on
 from planted import far_model, far_words, written
 

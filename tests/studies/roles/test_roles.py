@@ -16,8 +16,8 @@ from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import Job, Store, read_table
 from headwise.scores.gates.fit import FitSettings
+from headwise.scores.gates.gating import ROLES, role_labels
 from headwise.scores.gates.likelihood import GateLikelihood
-from headwise.scores.gates.roles import ROLES, role_labels
 from headwise.studies.roles import study as roles_study
 from headwise.studies.roles.curves import curve_rows, expected_order
 from headwise.studies.roles.settings import (
@@ -31,7 +31,16 @@ from headwise.studies.roles.study import joint_row, overfitted
 from headwise.studies.run import Pair
 from headwise.studies.workbench import Workbench
 from headwise.tasks.registry import available
-from helpers import HeadsByHook, bench_of, every_format, plain_logits, run_on, word_task
+from helpers import (
+    HeadsByHook,
+    assert_same_tables,
+    bench_of,
+    cut_short,
+    every_format,
+    plain_logits,
+    run_on,
+    word_task,
+)
 
 TABLES = ("scores", "examples", "curves", "gates", "objective", "fits", "roles", "shares", "order", "joint")
 FIT = {"updates": 6, "batch": 2, "keep": 4, "window": 2}
@@ -175,25 +184,16 @@ def test_gates_are_fitted_on_one_half_and_curves_drawn_on_the_other(model, data,
 def test_a_run_cut_short_between_fits_resumes_and_ends_with_the_same_tables(
     model, data, finished, tmp_path, monkeypatch, undrawn
 ):
-    real, calls = roles_study.one_fit, []
-
-    def breaks(likelihood, name, *rest):
-        calls.append(name)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return real(likelihood, name, *rest)
-
-    monkeypatch.setattr(roles_study, "one_fit", breaks)
-    with pytest.raises(KeyboardInterrupt):
+    def carry_out():
         carried_out(model, tmp_path / "cut", data)
+
+    calls = cut_short(monkeypatch, roles_study, "one_fit", 4, carry_out)
     with Store(tmp_path / "cut/cells.sqlite") as store:
         assert len(store) == 3
-    carried_out(model, tmp_path / "cut", data)
-    assert calls == ["free", "free", "plus", "minus", "minus", "plus", "minus"]
-    for name in TABLES:
-        written = [(run / f"tables/{name}.parquet").read_bytes() for run in (finished.path, tmp_path / "cut")]
-        assert written[0] == written[1], name
-    carried_out(model, tmp_path / "cut", data)
+    carry_out()
+    assert [args[1] for args, _ in calls] == ["free", "free", "plus", "minus", "minus", "plus", "minus"]
+    assert_same_tables(TABLES, finished.path, tmp_path / "cut")
+    carry_out()
     assert len(calls) == 7
 
 
@@ -228,10 +228,10 @@ def test_of_the_other_half_only_so_many_examples_are_held_out(model, data, finis
 )
 def test_gates_that_suit_only_their_own_examples_are_called_overfitted(likelihood, held_out, overfit):
     columns = {"likelihood": likelihood, "held_out_likelihood": held_out, "ungated_likelihood": [-4.0, -4.0]}
-    sentences = overfitted(pd.DataFrame(columns), {"model": "m", "task": "memorised"})
+    sentences = overfitted(pd.DataFrame(columns))
     assert len(sentences) == overfit
     for sentence in sentences:
-        assert sentence.startswith("memorised, m: the gates OVERFIT")
+        assert sentence.startswith("the gates OVERFIT")
         assert "-2.50 nats on the examples they were fitted to, -5.50 on held-out ones" in sentence
         assert "(-4.00 without gates)" in sentence
 
@@ -426,4 +426,4 @@ def test_steps_computed_again_are_the_same_to_the_bit(model, finished, undrawn):
 
     found = verify(finished.path, steps=3, workbench=bench_of(model))
     tables = list((finished.path / "tables").glob("*.parquet"))
-    assert [one.said for one in found] == ["identical"] * (3 + len(tables))
+    assert [one.message for one in found] == ["identical"] * (3 + len(tables))

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from headwise.errors import HeadwiseError
-from headwise.studies.score.settings import ScoreSettings
+from headwise.studies.score.study import ScoreSettings
 from headwise.studies.settings.plain_yaml import parse
 from headwise.studies.settings.resolve import LARGEST_FILE, assignments, read_yaml, resolve
 

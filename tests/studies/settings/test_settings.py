@@ -9,9 +9,8 @@ import pytest
 
 from headwise.settings import Settings, build
 from headwise.studies.base import studies
-from headwise.studies.settings.described import described
 from headwise.studies.settings.resolve import assignments
-from headwise.studies.settings.shared import StudySettings
+from headwise.studies.settings.shared import StudySettings, described
 
 
 class Inner(Settings):

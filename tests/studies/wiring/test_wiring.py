@@ -12,7 +12,7 @@ from headwise.report import write_report
 from headwise.runs import Store, read_table
 from headwise.stats import smallest_p
 from headwise.studies.verify import verify
-from headwise.studies.wiring.settings import WiringSettings
+from headwise.studies.wiring.study import WiringSettings
 from helpers import bench_of, progress_of, run_on
 from planted import DENSE, SPARSE, backup_model, planted_model, second_words, told_apart, written
 

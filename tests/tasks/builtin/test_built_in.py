@@ -12,7 +12,10 @@ from headwise.tasks import families, task
 
 NAMES = list(families())
 CHOICES = [
-    (n, o, value) for n, f in families().items() for o, values in f.options.items() for value in values
+    (name, option, value)
+    for name, family in families().items()
+    for option, values in family.options.items()
+    for value in (values if isinstance(values, tuple) else [values.default])
 ]
 REWRITTEN = ("docstring", "greater_than", "induction", "ioi", "ioi_long", "recall", "syntax")
 WITH_COUNTERFACTUALS = {f"{name}{kind}" for name in REWRITTEN for kind in ("", "_rewrite", "_negative")}

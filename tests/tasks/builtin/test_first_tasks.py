@@ -7,28 +7,10 @@ import pytest
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.tasks import Example, Task, families
-from helpers import make_word_tokenizer
 
 
 def words(text):
     return text.split()
-
-
-@pytest.mark.parametrize("name", ["ioi", "induction"])
-def test_examples_are_distinct_and_counterfactuals_of_equal_length(name):
-    task = hw.task(name, 200, tokens=words)
-    assert len(set(task.examples)) == 200
-    for example in task:
-        assert len(words(example.prompt)) == len(words(example.counterfactual))
-        assert example.prompt != example.counterfactual
-        assert example.target not in example.foils
-
-
-@pytest.mark.parametrize("name", ["ioi", "induction"])
-def test_the_same_seed_gives_the_same_examples_and_another_seed_others(name):
-    one, two, other = (hw.task(name, 20, seed=s) for s in (3, 3, 4))
-    assert one.fingerprint == two.fingerprint
-    assert one.fingerprint != other.fingerprint
 
 
 def test_the_fingerprints_are_these_on_every_platform():
@@ -113,7 +95,8 @@ def test_what_cannot_be_made_is_one_clear_sentence(arguments, said, monkeypatch)
 
     if arguments.get("n") == 10**6:
         few = {"names": ["Mary John"], "places": ["park"], "things": ["ball"]}
-        monkeypatch.setattr(ioi, "SHORT", {**ioi.SHORT, **few})
+        for name, words in few.items():
+            monkeypatch.setitem(ioi.SHORT, name, words)
         arguments["n"] = 100
     with pytest.raises(HeadwiseError, match=said):
         hw.task(**arguments)
@@ -157,10 +140,3 @@ def test_a_group_is_part_of_the_fingerprint():
 def test_every_family_says_what_it_asks():
     for family in families().values():
         assert len(family.about) > 20
-
-
-def test_a_task_made_for_a_tokenizer_fits_it():
-    tokenizer = make_word_tokenizer()
-    encode = lambda text: tokenizer(text).input_ids  # noqa: E731
-    for example in hw.task("induction", 20, tokens=encode):
-        assert len(encode(example.prompt)) == len(encode(example.counterfactual))

@@ -57,17 +57,6 @@ BAD_LINES = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_LINES)
-def test_a_bad_line_is_named_with_its_number_and_what_was_expected(name, tmp_path):
-    bad, sentence = BAD_LINES[name]
-    path = tmp_path / "mine.jsonl"
-    path.write_text(GOOD + bad, encoding="utf-8")
-    with pytest.raises(HeadwiseError) as caught:
-        load_task(path)
-    assert str(caught.value).startswith(f"{path}, {sentence}")
-    assert "\n" not in str(caught.value)
-
-
 def test_bad_json_far_down_is_named_with_its_own_line(tmp_path):
     path = tmp_path / "mine.jsonl"
     rows = [json.dumps({"prompt": f"{i}", "target": " b"}) for i in range(30)]
@@ -204,47 +193,38 @@ BAD_TABLES = {
     "semicolons": ("prompt;target\na;b\n", "line 1: the cells seem to be separated by semicolons"),
     "empty target": ("prompt,target\na, b\nc,\n", "line 3: the target is empty"),
 }
-
-
-@pytest.mark.parametrize("name", BAD_TABLES)
-def test_a_bad_csv_line_is_named_with_its_number(name, tmp_path):
-    text, sentence = BAD_TABLES[name]
-    path = tmp_path / "mine.csv"
-    path.write_text(text)
-    with pytest.raises(HeadwiseError) as caught:
-        load_task(path)
-    assert str(caught.value).startswith(f"{path}, {sentence}")
-
-
 BAD_JSON = {
-    "a word": ('"hello"', "holds text ('hello'), expected a list of objects"),
+    "a word": ('"hello"', " holds text ('hello'), expected a list of objects"),
     "one object": (
         '{"prompt": "a", "target": "b"}',
-        "holds one object with the fields 'prompt', 'target' and no list",
+        " holds one object with the fields 'prompt', 'target' and no list",
     ),
     "bad syntax": (
         '[\n{"prompt": "a"},\n{"prompt" "b"}\n]',
-        "line 3: not JSON (Expecting ':' delimiter at column 11)",
+        ", line 3: not JSON (Expecting ':' delimiter at column 11)",
     ),
-    "bad record": ('[{"prompt": "a", "target": " b"}, 7]', "record 2: a number (7), expected an object"),
+    "bad record": ('[{"prompt": "a", "target": " b"}, 7]', ", record 2: a number (7), expected an object"),
     "missing field": (
         '[{"prompt": "a", "target": " b"}, {"target": " c"}]',
-        "record 2: the field 'prompt' is missing",
+        ", record 2: the field 'prompt' is missing",
     ),
-    "cut off": ('[{"prompt": "a", "tar', "line 1: not JSON (Unterminated string"),
-    "too deep": ("[" * 100_000, "not JSON that can be read (nested too deeply)"),
+    "cut off": ('[{"prompt": "a", "tar', ", line 1: not JSON (Unterminated string"),
+    "too deep": ("[" * 100_000, ": not JSON that can be read (nested too deeply)"),
 }
 
+BAD_FILES = [("mine.jsonl", GOOD + bad, f", {said}") for bad, said in BAD_LINES.values()]
+BAD_FILES += [("mine.csv", text, f", {said}") for text, said in BAD_TABLES.values()]
+BAD_FILES += [("mine.json", text, said) for text, said in BAD_JSON.values()]
 
-@pytest.mark.parametrize("name", BAD_JSON)
-def test_a_bad_json_file_is_named_with_the_place(name, tmp_path):
-    text, sentence = BAD_JSON[name]
-    path = tmp_path / "mine.json"
-    path.write_text(text)
+
+@pytest.mark.parametrize(("name", "text", "said"), BAD_FILES, ids=[*BAD_LINES, *BAD_TABLES, *BAD_JSON])
+def test_what_is_wrong_is_named_with_its_place_and_what_was_expected(name, text, said, tmp_path):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(HeadwiseError) as caught:
         load_task(path)
-    assert sentence in str(caught.value)
-    assert str(caught.value).startswith(str(path))
+    assert str(caught.value).startswith(f"{path}{said}")
+    assert "\n" not in str(caught.value)
 
 
 def test_bad_parquet_files_and_rows_are_named(tmp_path):
@@ -272,7 +252,7 @@ def test_fields_that_mean_nothing_are_listed_with_what_was_expected(tmp_path):
     assert "line 1: cannot tell what the fields 'riddle', 'reply' mean; expected prompt and target" in said
     assert "columns={'prompt': 'NAME', 'target': 'NAME'}" in said
     assert (
-        "cogqa, blimp, math500, gsm8k, commonsense_qa, bigbench, words, pairs, greater_than_csv, ioi_csv"
+        "cogqa, math500, gsm8k, commonsense_qa, bigbench, words, blimp, pairs, greater_than_csv, ioi_csv"
         in said
     )
 

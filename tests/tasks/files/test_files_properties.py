@@ -12,7 +12,7 @@ from pyarrow import parquet
 from headwise.errors import HeadwiseError
 from headwise.tasks.examples import Example, Task
 from headwise.tasks.files.load_task import load_task
-from headwise.tasks.files.mappings import registered
+from headwise.tasks.files.mappings.registry import registered
 
 QUICK = settings(
     max_examples=150,

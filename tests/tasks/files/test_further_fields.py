@@ -9,7 +9,7 @@ import pytest
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.tasks.files.load_task import load_task
-from headwise.tasks.files.mappings import registered
+from headwise.tasks.files.mappings.registry import registered
 from headwise.tasks.files.rows_to_examples import GUESSES
 
 

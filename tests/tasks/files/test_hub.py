@@ -8,8 +8,8 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.tasks.examples import Example
-from headwise.tasks.files.hub import parse
 from headwise.tasks.files.load_task import load_task
+from headwise.tasks.files.sources import parse
 
 ROWS = [{"prompt": f"{i} plus one is", "target": f" {i + 1}", "foils": [" x"]} for i in range(4)]
 

@@ -7,8 +7,8 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.tasks.examples import Example
 from headwise.tasks.files.load_task import load_task
-from headwise.tasks.files.mappings import registered
-from headwise.tasks.files.mappings.cogqa import ABILITIES, ability
+from headwise.tasks.files.mappings.questions import ABILITIES, ability
+from headwise.tasks.files.mappings.registry import registered
 
 
 def save(path, value):
@@ -571,18 +571,20 @@ def test_options_of_a_mapping_are_checked(tmp_path):
     path = save(tmp_path / "opposites.json", OPPOSITES)
     for options, said in (
         ({"foil": 3}, "unknown option of mapping 'words' 'foil'; did you mean 'foils'"),
-        ({"foils": "3"}, r"foils of mapping 'words' is text \('3'\), expected a number such as 4"),
-        ({"foils": True}, "foils of mapping 'words' is true or false"),
-        ({"foils": -1}, "foils of mapping 'words' is -1, expected 0 or more"),
-        ({"wording": "Q: {word}"}, r"wording 'Q: {word}' of mapping 'words' must have {input} in it once"),
+        ({"foils": "3"}, "mapping 'words': setting 'foils' is '3'; expected a whole number"),
+        ({"foils": True}, "mapping 'words': setting 'foils' is True; expected a whole number"),
+        ({"foils": -1}, "mapping 'words': foils is -1; expected at least 0"),
+        ({"wording": "Q: {word}"}, r"mapping 'words': wording 'Q: {word}' must have {input} in it once"),
     ):
         with pytest.raises(HeadwiseError, match=said):
             load_task(path, **options)
     with pytest.raises(
-        HeadwiseError, match="answers='number' is not valid for mapping 'gsm8k'; valid: 'worked', 'final'"
+        HeadwiseError, match="mapping 'gsm8k': unknown value of answers 'number'; Valid: final, worked"
     ):
         load_task(save_lines(tmp_path / "eggs.jsonl", [EGGS]), answers="number")
-    with pytest.raises(HeadwiseError, match=r"letters=1 is not valid .* valid: False, True"):
+    with pytest.raises(
+        HeadwiseError, match="mapping 'commonsense_qa': setting 'letters' is 1; expected true or false"
+    ):
         load_task(save(tmp_path / "csqa.json", [SKY]), letters=1)
 
 

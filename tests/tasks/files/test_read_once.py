@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections import Counter
+from functools import lru_cache
 from itertools import pairwise
 
 import pytest
@@ -32,7 +33,7 @@ def reads(monkeypatch):
         return read
 
     monkeypatch.setattr(readers, "READERS", {end: counting(read) for end, read in readers.READERS.items()})
-    monkeypatch.setattr(readers, "_readings", {})
+    monkeypatch.setattr(readers, "_read", lru_cache(maxsize=4)(readers._read.__wrapped__))
     return counts
 
 
@@ -77,20 +78,20 @@ def test_what_is_wrong_with_a_file_is_said_each_time_under_the_name_that_was_giv
     path.write_text('{"prompt": "a", "target": " b"}\n{"prompt"\n[]\n')
     os.utime(path, ns=(time.time_ns() - HOUR,) * 2)
     monkeypatch.chdir(tmp_path)
-    for name in (str(path), "mine.jsonl"):
+    for name in (str(path), "mine.jsonl", str(path)):
         with pytest.raises(HeadwiseError) as caught:
             check_file(name, {})
         assert str(caught.value).startswith(f"{name}, line 2: not JSON")
         assert str(caught.value).endswith("(and 1 more bad entry)")
-    assert reads == {"mine.jsonl": 1}
+    assert reads == {"mine.jsonl": 2}  # once for each name
 
 
-def test_no_more_than_so_much_is_kept_and_the_latest_stays(tmp_path, reads, monkeypatch):
-    paths = [save(tmp_path / f"{name}.jsonl") for name in "abc"]
-    monkeypatch.setattr(readers, "REMEMBERED", 2 * paths[0].stat().st_size)
+def test_only_the_latest_files_are_kept_and_none_that_is_too_large(tmp_path, reads, monkeypatch):
+    paths = [save(tmp_path / f"{name}.jsonl") for name in "abcde"]
     for path in (*paths, *reversed(paths)):
         load_task(path)
-    assert reads == {"a.jsonl": 2, "b.jsonl": 1, "c.jsonl": 1}
+    assert reads == {"a.jsonl": 2, "b.jsonl": 1, "c.jsonl": 1, "d.jsonl": 1, "e.jsonl": 1}
     monkeypatch.setattr(readers, "REMEMBERED", 10)
     load_task(paths[0])
-    assert not readers._readings
+    load_task(paths[0])
+    assert reads["a.jsonl"] == 4

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headwise.tasks.files.load_task import load_task
-from headwise.tasks.files.mappings.cogqa import ABILITIES
+from headwise.tasks.files.mappings.questions import ABILITIES
 from headwise.tasks.shots import few_shot
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from headwise.display import counted, html_table, joined_tokens, shortened
 from headwise.errors import HeadwiseError, quoted
-from headwise.heads import Head, head_list
+from headwise.heads import Head, at_least_one, head_list
 from headwise.model.attention.weights import attention_blocks, watchable
 from headwise.model.forward.schedule import batches
+from headwise.model.sites.probe import widened
 from headwise.model.tokens.encode import pad_right
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def attention(
     """
     from headwise.tasks.opening import prompts_of
 
-    chosen = _chosen(model, heads)
+    chosen = model.heads() if heads is None else at_least_one(model.query_heads(heads))
     ids = [_ids(model, prompt, number) for number, prompt in enumerate(prompts_of(prompts, model))]
     if maps:
         _check_maps(ids, len(chosen))
@@ -188,18 +189,6 @@ def attention(
 
 
 # ---- what was asked for -----------------------------------------------------------------------------------
-
-
-def _chosen(model: Model, heads: Heads) -> list[Head]:
-    if heads is None:
-        return model.heads()
-    chosen = head_list(heads)
-    model.check_heads(chosen)
-    if not chosen:
-        raise HeadwiseError(
-            "no heads were given; name at least one, such as 'L0H0', or leave heads out for all"
-        )
-    return list(dict.fromkeys(chosen))
 
 
 def _ids(model: Model, prompt: Prompt, number: int) -> list[int]:
@@ -286,4 +275,4 @@ def _take(results: list[Attention], heads: list[int], start: int, weights: Tenso
 
 
 def _numpy(tensor: Tensor) -> Any:
-    return tensor.float().cpu().numpy() if tensor.dtype != torch.float64 else tensor.cpu().numpy()
+    return widened(tensor).cpu().numpy()

@@ -136,14 +136,9 @@ def _eager_maps(model: Model, ids: Tensor, hook: HeadHook | None = None) -> dict
 def _check_first_layer(model: Model) -> None:
     """After [a, b] and after [c, b], weights and outputs must give the same value vector of b."""
     outputs: dict[int, Tensor] = {}
-
-    def note(layer: int, z: Tensor) -> Tensor:
-        outputs[layer] = z.double()
-        return z
-
-    layer = model.hooks.sites[0].layer
-    weights = _eager_maps(model, torch.tensor([[3, 5], [4, 5]]), note)[layer].double()  # 2, H, 2, 2
-    z = outputs[layer].transpose(1, 2)  # 2, H, 2, D
+    layer, ids = model.hooks.sites[0].layer, torch.tensor([[3, 5], [4, 5]])
+    weights = _eager_maps(model, ids, outputs.__setitem__)[layer].double()  # 2, H, 2, 2
+    z = outputs[layer].double().transpose(1, 2)  # 2, H, 2, D
     # The first token attends to itself alone, so this is its value vector.
     first = z[:, :, 0] / weights[:, :, 0, :1]
     rest = z[:, :, 1] - weights[:, :, 1, :1] * first  # weight of b × its value vector
@@ -245,17 +240,13 @@ class _Part:
             value = value[:, :, self.start : self.stop]
         return value[..., : self.seen]
 
-    def positions(self) -> tuple[Tensor, Tensor]:
-        """The positions of the queries `[t, 1]` and of the keys `[1, s]`."""
-        device, before = self.call.query.device, self.call.key.shape[2] - self.call.query.shape[2]
-        query = torch.arange(self.start, self.stop, device=device) + before
-        return query[:, None], torch.arange(self.seen, device=device)[None, :]
-
 
 def _additive(part: _Part, dtype: torch.dtype) -> Tensor:
     """The mask of a part as the eager function takes it: 0 where allowed, very negative elsewhere."""
     call, mask, device = part.call, part.call.mask, part.call.query.device
-    query, key = part.positions()
+    query = torch.arange(part.start, part.stop, device=device)[:, None]  # t, 1
+    query += call.key.shape[2] - call.query.shape[2]
+    key = torch.arange(part.seen, device=device)[None, :]  # 1, s
     if isinstance(mask, Tensor) and mask.dim() == 4:
         allowed = part.of(mask)
         if mask.dtype != torch.bool:

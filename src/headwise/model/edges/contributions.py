@@ -55,7 +55,7 @@ def writing_order(sender: Head) -> tuple[bool, int, bool, int]:
 
 
 def at_gate(block: Block, of: int | Head, z: Tensor, gate: Tensor | float) -> Tensor:
-    """Outputs `z[S, T, H, D]` of a layer's heads, or of an MLP or the embeddings as one head, at one gate."""
+    """Outputs `z[…, S, T, H, D]` of a layer's heads, or of an MLP or the embeddings as one head, at one gate."""
     if isinstance(gate, float) and gate == 1:
         return z
     assert not isinstance(block.references, ShortView), "edges refuse it"
@@ -66,8 +66,8 @@ def at_gate(block: Block, of: int | Head, z: Tensor, gate: Tensor | float) -> Te
 
 
 def module_at_gate(block: Block, of: Head, output: Tensor, gate: Tensor | float) -> Tensor:
-    """The same for a module's output `[S, T, W]`."""
-    return at_gate(block, of, output[:, :, None], gate)[:, :, 0]
+    """The same for a module's output `[…, S, T, W]`."""
+    return at_gate(block, of, output[..., None, :], gate)[..., 0, :]
 
 
 def contributions(
@@ -200,15 +200,6 @@ def _without_slopes(
 # stream.
 
 
-@dataclass
-class SlotChanges:
-    """What each of some senders changes in one block; the first axis of every tensor is the sender."""
-
-    senders: list[Head]
-    slots: dict[str, Tensor]
-    """`Q`: `[U, S, H, T, D]`; `K`, `V`: `[U, S, KV, T, D]`; `MLP`: `[U, S, T, W]`, where it was asked for."""
-
-
 def slot_changes(
     model: Model,
     part: BlockParts,
@@ -216,8 +207,10 @@ def slot_changes(
     plain: Contributions,
     senders: Sequence[tuple[Head, Tensor | None]],
     wanted: set[str],
-) -> SlotChanges:
-    """Run one block on the plain stream and on the stream changed by each sender.
+) -> dict[str, Tensor]:
+    """What each sender changes in one block, which runs on the plain stream and on the stream changed by each.
+
+    `Q`: `[U, S, H, T, D]`; `K`, `V`: `[U, S, KV, T, D]`; `MLP`: `[U, S, T, W]`.
 
     senders: each with the positions `[S, T]` it is replaced at, None for all that the reference acts on.
     wanted: the slots whose changes are kept.
@@ -225,16 +218,14 @@ def slot_changes(
     size, groups = block.size, 1 + len(senders)
     found: dict[str, Tensor] = {}
 
-    def note(layer: int, slots: Slots) -> Slots:
-        if layer == part.layer:
-            for name, tensor in zip("QKV", slots, strict=True):
-                if name in wanted:
-                    found[name] = _against_first(tensor, size)
-        return slots
+    def note(layer: int, slots: Slots) -> None:
+        for name, tensor in zip("QKV", slots, strict=True):
+            if layer == part.layer and name in wanted:
+                found[name] = _against_first(tensor, size)
 
-    def hold(layer: int, z: Tensor) -> Tensor:
+    def hold(layer: int, z: Tensor) -> Tensor | None:
         if layer != part.layer:
-            return z
+            return None
         first = z[:size]
         rows = [first.clone() for _ in range(groups)]
         for group, (sender, where) in enumerate(senders, 1):
@@ -245,9 +236,8 @@ def slot_changes(
                 rows[group][:, :, sender.head] = ablated[:, :, sender.head]
         return torch.cat(rows)
 
-    def note_mlp(output: Tensor) -> Tensor:
+    def note_mlp(output: Tensor) -> None:
         found["MLP"] = _against_first(by_token(output, groups * size), size)
-        return output
 
     with_mlp = "MLP" in wanted
     modules: dict[nn.Module, Edit] = {part.mlp: note_mlp} if with_mlp else {}
@@ -260,7 +250,7 @@ def slot_changes(
         ids=ids, slots=note, heads=hold if with_mlp else None, modules=modules, last=part.layer, **begun
     )
     model.run_whole(request)
-    return SlotChanges([sender for sender, _ in senders], found)
+    return found
 
 
 def begin_at(index: int, ids: Tensor, stream: Tensor) -> dict[str, Any]:

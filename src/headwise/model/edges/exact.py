@@ -11,7 +11,7 @@ V edges, S rows, T tokens, E examples, U senders.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,11 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from headwise.heads import Head
-from headwise.heads.edge import Edge, Receiver
+from headwise.heads.edges import Edge, Receiver
 from headwise.model.edges.contributions import (
     THE_INPUT,
     Contributions,
-    SlotChanges,
     at_gate,
     begin_at,
     delta_at,
@@ -33,9 +32,8 @@ from headwise.model.edges.contributions import (
 from headwise.model.edges.parts import BlockParts, Parts
 from headwise.model.forward.gate import by_token
 from headwise.model.forward.run import Edit, Pass
-from headwise.model.measure.baseline import beside_baseline
 from headwise.model.measure.engine import Engine
-from headwise.model.measure.rows import Block
+from headwise.model.measure.rows import Block, beside_baseline
 from headwise.model.sites.attention_function import Slots
 from headwise.names import MLP
 
@@ -43,30 +41,29 @@ if TYPE_CHECKING:
     from headwise.model.model import Model
 
 
+@dataclass
 class ExactEdges:
     """Measures edges on the rows of one block."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        parts: Parts,
-        block: Block,
-        plain: Contributions,
-        spans: Mapping[str, Tensor],
-        moving: bool = False,
-    ) -> None:
-        """spans: name -> the positions `[S, T]` of these rows. moving: whether MLPs between sender and receiver are
-        computed again."""
-        self.moving = moving
-        self.engine, self.model, self.parts = engine, engine.model, parts
-        self.block, self.plain, self.spans = block, plain, spans
+    engine: Engine
+    parts: Parts
+    block: Block
+    plain: Contributions
+    spans: Mapping[str, Tensor]
+    """Name -> the positions `[S, T]` of these rows."""
+    moving: bool = False
+    """Whether MLPs between sender and receiver are computed again."""
+
+    def __post_init__(self) -> None:
+        self.model = self.engine.model
 
     def values(self, edges: Sequence[Edge]) -> np.ndarray:
         """The metric of every row with each edge replaced, and in the plain run of the same batch `[2, V, S]`."""
         values = np.empty((2, len(edges), self.block.size))
         by_block: dict[int, list[int]] = {}
         for number, edge in enumerate(edges):
-            by_block.setdefault(self._block_of(edge.receiver), []).append(number)
+            to_end = edge.receiver.slot == "logits"
+            by_block.setdefault(self.parts.last if to_end else edge.receiver.layer, []).append(number)
         for index, numbers in sorted(by_block.items()):
             waiting = [n for n in numbers if edges[n].receiver.slot != "logits"]
             for chunk in self._chunks(waiting, edges):
@@ -75,11 +72,6 @@ class ExactEdges:
             if to_logits:
                 values[:, to_logits] = self._through_end([edges[n] for n in to_logits])
         return values
-
-    def _block_of(self, receiver: Receiver) -> int:
-        if receiver.slot == "logits":
-            return self.parts.last
-        return receiver.layer
 
     def _chunks(self, numbers: list[int], edges: Sequence[Edge]) -> list[list[int]]:
         """Edges of one block whose senders fit one pass, so that each sender is run through the block once."""
@@ -105,8 +97,8 @@ class ExactEdges:
         changed = [(edge.receiver, of_sender[edge.sender, edge.span]) for edge in edges]
 
         def measure(some: np.ndarray) -> np.ndarray:
-            swap = _Swap(part, changes, [changed[n] for n in some], self.block.size)
-            return self._values(part.layer, 1 + len(some), swap.fields())
+            swapped = _swapped(part, changes, [changed[n] for n in some], self.block.size)
+            return self._values(part.layer, 1 + len(some), swapped)
 
         return beside_baseline(self.engine, self.block, range(len(edges)), measure)
 
@@ -132,56 +124,45 @@ class ExactEdges:
 
     def _values(self, index: int, groups: int, fields: Mapping[str, Any]) -> np.ndarray:
         """The metric of the rows `[groups, S]` in a pass that begins at a block with the plain stream."""
-        block, metric = self.block, self.engine.metric
-        request = block.pass_(groups)
+        request = self.block.pass_(groups)
         stream = self.plain.streams[index].repeat(groups, 1, 1)
         begun = begin_at(index, request.ids, stream)
         whole = Pass(ids=request.ids, scored=request.scored, **begun, **fields)
         # Edits inside the last block meet parts that compute scored positions only.
         last = index == self.parts.last
         logits = (self.model.run_whole if last else self.model.run)(whole).logits
-        compare = logits[: block.size].repeat(groups, 1, 1) if metric.compares else None
-        per_row = metric.per_row(block.scored(logits, compare)).double().cpu().numpy()
-        self.engine.rows_spent += len(per_row)
-        return per_row.reshape(groups, block.size)
+        return self.engine.read(self.block, logits)[..., 0]
 
 
-class _Swap:
-    """Edits of a pass in which group 1 + n has the slot of receiver n changed by sender n."""
+def _swapped(
+    part: BlockParts, changes: Mapping[str, Tensor], changed: Sequence[tuple[Receiver, int]], size: int
+) -> dict[str, Any]:
+    """Edits of a pass in which group 1 + n has the slot of receiver n changed by sender n, as fields of `Pass`."""
+    by_slot: dict[str, list[tuple[int, int, int]]] = {}  # slot -> group, head, sender
+    for group, (receiver, sender) in enumerate(changed, 1):
+        by_slot.setdefault(receiver.slot, []).append((group, receiver.head, sender))
 
-    def __init__(
-        self, part: BlockParts, changes: SlotChanges, changed: Sequence[tuple[Receiver, int]], size: int
-    ) -> None:
-        self.part, self.changes, self.size, self.rows = part, changes, size, (1 + len(changed)) * size
-        self.by_slot: dict[str, list[tuple[int, int, int]]] = {}  # slot -> group, head, sender
-        for group, (receiver, sender) in enumerate(changed, 1):
-            self.by_slot.setdefault(receiver.slot, []).append((group, receiver.head, sender))
-
-    def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"slots": self._slots}
-        if "MLP" in self.by_slot:
-            fields["modules"] = {self.part.mlp: self._mlp}
-        return fields
-
-    def _slots(self, layer: int, slots: Slots) -> Slots:
-        if layer != self.part.layer:
-            return slots
-        q, k, v = (self._changed(name, tensor) for name, tensor in zip("QKV", slots, strict=True))
-        return q, k, v
-
-    def _changed(self, slot: str, tensor: Tensor) -> Tensor:
-        if slot not in self.by_slot:
+    def swap(slot: str, tensor: Tensor) -> Tensor:
+        if slot not in by_slot:
             return tensor
-        group, head, sender = torch.tensor(self.by_slot[slot], device=tensor.device).T
-        groups = tensor.unflatten(0, (-1, self.size)).clone()  # groups, S, heads, T, D
-        groups[group, :, head] += self.changes.slots[slot][sender, :, head]
+        group, head, sender = torch.tensor(by_slot[slot], device=tensor.device).T
+        groups = tensor.unflatten(0, (-1, size)).clone()  # groups, S, then of heads: heads, T, D
+        if slot == "MLP":
+            groups[group] += changes[slot][sender]
+        else:
+            groups[group, :, head] += changes[slot][sender, :, head]
         return groups.flatten(0, 1)
 
-    def _mlp(self, output: Tensor) -> Tensor:
-        group, _, sender = torch.tensor(self.by_slot["MLP"], device=output.device).T
-        groups = by_token(output, self.rows).unflatten(0, (-1, self.size)).clone()
-        groups[group] += self.changes.slots["MLP"][sender]
-        return groups.reshape(output.shape)
+    def slots(layer: int, tensors: Slots) -> Slots | None:
+        if layer != part.layer:
+            return None
+        q, k, v = (swap(name, tensor) for name, tensor in zip("QKV", tensors, strict=True))
+        return q, k, v
+
+    def mlp(output: Tensor) -> Tensor:
+        return swap("MLP", by_token(output, (1 + len(changed)) * size)).reshape(output.shape)
+
+    return {"slots": slots, "modules": {part.mlp: mlp} if "MLP" in by_slot else {}}
 
 
 # ---- senders whose change passes through the MLPs before the receiver ------------------------------------
@@ -208,9 +189,9 @@ def moving_mlps(
         stream[group * size : (group + 1) * size] += plain.deltas[THE_INPUT]
     found: list[Tensor] = []
 
-    def hold(layer: int, z: Tensor) -> Tensor:
+    def hold(layer: int, z: Tensor) -> Tensor | None:
         if layer < first:  # nobody reads these blocks, and they may compute one row for all
-            return z
+            return None
         own = z[:size]
         rows = own.repeat(groups, 1, 1, 1, 1)
         for group, sender in enumerate(before, 1):
@@ -228,15 +209,11 @@ def moving_mlps(
 
         return edit
 
-    def note(output: Tensor) -> Tensor:
-        found.append(output)
-        return output
-
     mlps = {part.layer: part.mlp for part in parts.blocks}
     modules: dict[nn.Module, Edit] = {
         mlps[sender.layer]: without(sender) for sender in before if sender.head == MLP
     }
-    modules[model.hooks.blocks[index - 1]] = note
+    modules[model.hooks.blocks[index - 1]] = found.append
     ids = block.tensors["ids"].repeat(groups, 1)
     begun = begin_at(first, ids, stream)
     model.run_whole(Pass(ids=ids, heads=hold, modules=modules, last=index - 1, **begun))

@@ -19,10 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.heads import Head
-from headwise.heads.edge import LOGITS, Edge, Receiver
+from headwise.heads.edges import LOGITS, Edge, Receiver
 from headwise.model.edges.contributions import (
     THE_INPUT,
-    Contributions,
     at_gate,
     begin_at,
     contributions,
@@ -67,9 +66,8 @@ def gradients(engine: Engine, parts: Parts, block: Block, level: float) -> Gradi
         # Some tensor before the first block must need a gradient, or nothing would be kept for the backward pass.
         return stream if stream.requires_grad else stream.detach().requires_grad_()
 
-    def note(layer: int, slots: Slots) -> Slots:
+    def note(layer: int, slots: Slots) -> None:
         found.update({(layer, name): tensor for name, tensor in zip("QKV", slots, strict=True)})
-        return slots
 
     def heads(layer: int, z: Tensor) -> Tensor:
         kept = at_gate(block, layer, z, gate)
@@ -84,12 +82,8 @@ def gradients(engine: Engine, parts: Parts, block: Block, level: float) -> Gradi
         rows = by_token(output, block.size)
         return module_at_gate(block, component, rows, gate).reshape(output.shape)
 
-    def end(output: Tensor) -> Tensor:
-        ends.append(output)
-        return output
-
     modules: dict[nn.Module, Edit] = {part.mlp: partial(mlp, part.layer) for part in parts.blocks}
-    modules[model.hooks.blocks[-1]] = end
+    modules[model.hooks.blocks[-1]] = ends.append
     if level != 1:
         modules[model.capabilities.embeddings] = partial(module, THE_INPUT)
     request = block.pass_(streams={0: begin}, slots=note, heads=heads, modules=modules)
@@ -103,86 +97,6 @@ def gradients(engine: Engine, parts: Parts, block: Block, level: float) -> Gradi
     return Gradients(values.detach(), by_gate, named, given[len(found)], z_found)
 
 
-def pulled_back(
-    engine: Engine,
-    part: BlockParts,
-    block: Block,
-    plain: Contributions,
-    found: Gradients,
-    wanted: set[Receiver],
-) -> dict[Receiver, Tensor]:
-    """∂m/∂x `[S, T, W]` for each receiver of one block: the gradient by the stream that this receiver alone reads."""
-    slots = [Receiver(part.layer, head, "Q") for head in range(part.heads)]
-    slots += [Receiver(part.layer, head, slot) for slot in "KV" for head in range(part.kv_heads)]
-    slots = [receiver for receiver in slots if receiver in wanted]
-    pulled: dict[Receiver, Tensor] = {}
-    at_once = max(1, engine.batch_tokens // (2 * block.size * block.length))
-    for first in range(0, len(slots), at_once):
-        some = slots[first : first + at_once]
-        pulled |= dict(zip(some, _through_slots(engine, part, block, plain, found, some), strict=True))
-    mlp = Receiver(part.layer, -1, "MLP")
-    if mlp in wanted:
-        pulled[mlp] = _through_mlp(engine, part, block, plain, found)
-    return pulled
-
-
-def _through_slots(
-    engine: Engine,
-    part: BlockParts,
-    block: Block,
-    plain: Contributions,
-    found: Gradients,
-    receivers: Sequence[Receiver],
-) -> Sequence[Tensor]:
-    groups, size = len(receivers), block.size
-    ids = block.tensors["ids"].repeat(groups, 1)
-    leaf = plain.streams[part.layer].detach().repeat(groups, 1, 1).requires_grad_()
-    seen: list[Tensor] = []
-
-    def note(layer: int, slots: Slots) -> Slots:
-        if layer != part.layer:
-            return slots
-        seen.extend(slots)
-        q, k, v = (tensor.detach() for tensor in slots)  # nothing after this needs a gradient
-        return q, k, v
-
-    begun = begin_at(part.layer, ids, leaf) | unread(part.mlp, ids)
-    engine.model.run_whole(Pass(ids=ids, slots=note, last=part.layer, **begun))
-    directions = []
-    for name, tensor in zip("QKV", seen, strict=True):
-        direction = torch.zeros_like(tensor)
-        for group, receiver in enumerate(receivers):
-            if receiver.slot == name:
-                rows = slice(group * size, (group + 1) * size)
-                direction[rows, receiver.head] = found.slots[part.layer, name][:, receiver.head]
-        directions.append(direction)
-    (gradient,) = torch.autograd.grad(seen, leaf, directions)
-    return gradient.split(size)
-
-
-def _through_mlp(
-    engine: Engine, part: BlockParts, block: Block, plain: Contributions, found: Gradients
-) -> Tensor:
-    """The MLP's input with head outputs held: also what the block's own heads write is read there."""
-    ids = block.tensors["ids"]
-    leaf = plain.streams[part.layer].detach().clone().requires_grad_()
-    seen: list[Tensor] = []
-
-    def hold(layer: int, z: Tensor) -> Tensor:
-        return found.z[layer] if layer == part.layer else z
-
-    def note(output: Tensor) -> Tensor:
-        seen.append(output)
-        return output
-
-    request = Pass(
-        ids=ids, heads=hold, modules={part.mlp: note}, last=part.layer, **begin_at(part.layer, ids, leaf)
-    )
-    engine.model.run_whole(request)
-    (gradient,) = torch.autograd.grad(seen[0], leaf, found.slots[part.layer, "MLP"])
-    return gradient
-
-
 def edge_gradients(
     engine: Engine,
     parts: Parts,
@@ -192,39 +106,95 @@ def edge_gradients(
     level: float = 1.0,
 ) -> tuple[np.ndarray, Gradients]:
     """The score of every edge on every row `[V, S]` at one gate level, and the run that it comes from."""
-    model = engine.model
-    senders = sorted({edge.sender for edge in edges}, key=writing_order)
-    with torch.no_grad():
-        plain = contributions(model, parts, block, senders, level)
-    found = gradients(engine, parts, block, level)
-    table = _EdgeTable(edges, senders, plain, spans)
+    of_rows = _EdgeGradients(engine, parts, block, edges, spans, level)
     scores = np.empty((len(edges), block.size))
     for part in parts.blocks:
-        of_block = {receiver for receiver in table.numbers if receiver.layer == part.layer}
+        of_block = {receiver for receiver in of_rows.numbers if receiver.layer == part.layer}
         if of_block:
-            table.fill(scores, pulled_back(engine, part, block, plain, found, of_block))
-    if LOGITS in table.numbers:
-        assert found.end is not None
-        table.fill(scores, {LOGITS: found.end})
-    return scores, found
+            of_rows.fill(scores, of_rows.pulled_back(part, of_block))
+    if LOGITS in of_rows.numbers:
+        assert of_rows.found.end is not None
+        of_rows.fill(scores, {LOGITS: of_rows.found.end})
+    return scores, of_rows.found
 
 
-class _EdgeTable:
-    """Which edges lead into each receiver, and what their senders change in the stream."""
+@dataclass
+class _EdgeGradients:
+    """Some rows at one gate level: gradients, what senders change in the stream, which edges lead to each receiver."""
 
-    def __init__(
-        self,
-        edges: Sequence[Edge],
-        senders: Sequence[Head],
-        plain: Contributions,
-        spans: Mapping[str, Tensor],
-    ) -> None:
-        self.edges, self.spans = edges, spans
+    engine: Engine
+    parts: Parts
+    block: Block
+    edges: Sequence[Edge]
+    spans: Mapping[str, Tensor]
+    level: float
+
+    def __post_init__(self) -> None:
+        senders = sorted({edge.sender for edge in self.edges}, key=writing_order)
+        with torch.no_grad():
+            self.plain = contributions(self.engine.model, self.parts, self.block, senders, self.level)
+        self.found = gradients(self.engine, self.parts, self.block, self.level)
         self.numbers: dict[Receiver, list[int]] = {}
-        for number, edge in enumerate(edges):
+        for number, edge in enumerate(self.edges):
             self.numbers.setdefault(edge.receiver, []).append(number)
         self.place = {sender: number for number, sender in enumerate(senders)}
-        self.deltas = torch.stack([plain.deltas[sender].flatten(1) for sender in senders], dim=1)  # S, U, T·W
+        deltas = [self.plain.deltas[sender].flatten(1) for sender in senders]
+        self.deltas = torch.stack(deltas, dim=1)  # S, U, T·W
+
+    def pulled_back(self, part: BlockParts, wanted: set[Receiver]) -> dict[Receiver, Tensor]:
+        """∂m/∂x `[S, T, W]` for each receiver of one block: the gradient by the stream that it alone reads."""
+        slots = [Receiver(part.layer, head, "Q") for head in range(part.heads)]
+        slots += [Receiver(part.layer, head, slot) for slot in "KV" for head in range(part.kv_heads)]
+        slots = [receiver for receiver in slots if receiver in wanted]
+        pulled: dict[Receiver, Tensor] = {}
+        at_once = max(1, self.engine.batch_tokens // (2 * self.block.size * self.block.length))
+        for first in range(0, len(slots), at_once):
+            some = slots[first : first + at_once]
+            pulled |= dict(zip(some, self._through_slots(part, some), strict=True))
+        mlp = Receiver(part.layer, -1, "MLP")
+        if mlp in wanted:
+            pulled[mlp] = self._through_mlp(part)
+        return pulled
+
+    def _through_slots(self, part: BlockParts, receivers: Sequence[Receiver]) -> Sequence[Tensor]:
+        groups, size = len(receivers), self.block.size
+        ids = self.block.tensors["ids"].repeat(groups, 1)
+        leaf = self.plain.streams[part.layer].detach().repeat(groups, 1, 1).requires_grad_()
+        seen: list[Tensor] = []
+
+        def note(layer: int, slots: Slots) -> Slots | None:
+            if layer != part.layer:
+                return None
+            seen.extend(slots)
+            q, k, v = (tensor.detach() for tensor in slots)  # nothing after this needs a gradient
+            return q, k, v
+
+        begun = begin_at(part.layer, ids, leaf) | unread(part.mlp, ids)
+        self.engine.model.run_whole(Pass(ids=ids, slots=note, last=part.layer, **begun))
+        directions = []
+        for name, tensor in zip("QKV", seen, strict=True):
+            direction = torch.zeros_like(tensor)
+            for group, receiver in enumerate(receivers):
+                if receiver.slot == name:
+                    rows = slice(group * size, (group + 1) * size)
+                    direction[rows, receiver.head] = self.found.slots[part.layer, name][:, receiver.head]
+            directions.append(direction)
+        (gradient,) = torch.autograd.grad(seen, leaf, directions)
+        return gradient.split(size)
+
+    def _through_mlp(self, part: BlockParts) -> Tensor:
+        """The MLP's input with head outputs held: also what the block's own heads write is read there."""
+        ids = self.block.tensors["ids"]
+        leaf = self.plain.streams[part.layer].detach().clone().requires_grad_()
+        seen: list[Tensor] = []
+
+        def hold(layer: int, z: Tensor) -> Tensor | None:
+            return self.found.z[layer] if layer == part.layer else None
+
+        begun = begin_at(part.layer, ids, leaf) | {"last": part.layer}
+        self.engine.model.run_whole(Pass(ids=ids, heads=hold, modules={part.mlp: seen.append}, **begun))
+        (gradient,) = torch.autograd.grad(seen[0], leaf, self.found.slots[part.layer, "MLP"])
+        return gradient
 
     def fill(self, scores: np.ndarray, gradients: Mapping[Receiver, Tensor]) -> None:
         """−Σ_t Δ(t) · ∂m/∂x(t) of every edge into these receivers: one product for all of them."""

@@ -143,9 +143,8 @@ class _Probe:
         edited = [own if f is None else f * groups[0] for own, f in zip(groups, factors, strict=True)]
         return torch.cat(edited).reshape(output.shape)
 
-    def _note(self, index: int, output: Tensor) -> Tensor:
+    def _note(self, index: int, output: Tensor) -> None:
         self.outputs[index] = output.unflatten(0, (len(_GROUPS), self.size))
-        return output
 
     def judge(self, index: int) -> tuple[bool, bool]:
         """Whether the MLP reads the block's own heads, and whether heads and MLP are added linearly."""

@@ -110,10 +110,7 @@ class Batch:
 
     def cached_layers(self) -> list[tuple[Tensor, Tensor]] | None:
         """Keys and values of every layer; None where the cache holds anything but all keys and values."""
-        layers = getattr(self._cache, "layers", None)
-        if not layers or any(type(layer).__name__ != "DynamicLayer" for layer in layers):
-            return None
-        return [(layer.keys, layer.values) for layer in layers]
+        return _layers(self._cache)
 
     def fill(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Give the first layers of the cache the keys and values that a pass with skipped blocks did not compute."""
@@ -132,6 +129,13 @@ class Batch:
         if self._cache is not None:
             # Meant for beams, but it is the one selection that every kind of cache layer has.
             self._cache.reorder_cache(rows)
+
+
+def _layers(cache: Any) -> list[tuple[Tensor, Tensor]] | None:
+    layers = getattr(cache, "layers", None)
+    if not layers or any(type(layer).__name__ != "DynamicLayer" for layer in layers):
+        return None
+    return [(layer.keys, layer.values) for layer in layers]
 
 
 # ---- rows that begin alike -------------------------------------------------------------------------------
@@ -153,10 +157,10 @@ class Past:
         first = torch.zeros_like(ids[:, :1])
         output = run(hooks.model, Pass(ids=ids, scored=first, inputs={"use_cache": True}), hooks)
         cache = output.raw.past_key_values
-        plain = {type(layer).__name__ for layer in cache.layers} == {"DynamicLayer"}
-        if not plain or len(cache.layers) != len(hooks.blocks):
+        layers = _layers(cache)
+        if layers is None or len(layers) != len(hooks.blocks):
             raise ValueError("the cache holds something else than the keys and values of every block")
-        return cls(type(cache), [(layer.keys, layer.values) for layer in cache.layers])
+        return cls(type(cache), layers)
 
     def inputs(self, times: int, shared: Mapping[int, SharedRows], tokens: int) -> dict[str, Any]:
         """Arguments of the model for the next `tokens` of the rows, all of them repeated; `shared`: see `Pass`."""

@@ -12,6 +12,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
@@ -132,6 +133,7 @@ class GraphPool:
         self.handle = torch.cuda.graph_pool_handle()
 
 
+@dataclass
 class Replay:
     """Calls `work` a few times, then records it and replays the recording.
 
@@ -139,18 +141,11 @@ class Replay:
     tried once more; after that every call is started from Python as usual. Without a `pool` nothing is recorded.
     """
 
-    def __init__(
-        self,
-        work: Callable[[], None],
-        pool: GraphPool | None,
-        *,
-        simplify: Callable[[], None] | None = None,
-    ) -> None:
-        self.work = work
-        self.pool = pool
-        self._simplify = simplify
-        self._warm = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
+    work: Callable[[], None]
+    pool: GraphPool | None
+    simplify: Callable[[], None] | None = None
+    _warm: int = field(default=0, init=False)
+    _graph: torch.cuda.CUDAGraph | None = field(default=None, init=False)
 
     def __call__(self) -> None:
         if self.pool is None:
@@ -178,11 +173,16 @@ class Replay:
                 self.work()
         except Exception as error:
             _forget_recording()
-            reason = _first_reason(error)
-            if self._simplify is not None:
+            cause: BaseException = error
+            while (
+                cause.__context__ is not None
+            ):  # ending a broken recording raises an error of its own on top
+                cause = cause.__context__
+            reason = first_line(cause)
+            if self.simplify is not None:
                 log.warning("a CUDA graph could not be recorded (%s); trying a simpler form", reason)
-                self._simplify()
-                self._simplify, self._warm = None, 0
+                self.simplify()
+                self.simplify, self._warm = None, 0
             else:
                 log.warning("a CUDA graph could not be recorded (%s); continuing without it", reason)
                 self.pool = None
@@ -196,13 +196,6 @@ def _as_if_recording() -> AbstractContextManager[None]:
     from transformers import masking_utils
 
     return attribute(masking_utils, "is_tracing", lambda *_: True)
-
-
-def _first_reason(error: BaseException) -> str:
-    """What went wrong first: ending a broken recording raises an error of its own on top."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def _forget_recording() -> None:

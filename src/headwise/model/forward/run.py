@@ -29,7 +29,8 @@ from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import edit_first, hooked, replaced, without_cudnn_sdpa
 from headwise.model.sites.probe import widened
 
-Edit = Callable[[Tensor], Tensor]
+Edit = Callable[[Tensor], Tensor | None]
+"""From a tensor to the one that the model goes on with; None leaves it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +43,18 @@ class Pass:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the model: position_ids, attention_mask, past_key_values, use_cache."""
     heads: HeadHook | None = None
-    """From (layer, z `[B, T, H, D]`) to the z that the model goes on with: gates, or a recorder."""
+    """Edits the head outputs of each layer: gates, or a recorder."""
     watch: Watcher | None = None
     """Sees (layer, call) for every call of the attention function, before `heads`."""
     attention: Callable[[Tensor | None], AttentionHook] | None = None
     """From the mask of all tokens `[B, S]` (None: no padding) to what computes attention in place of the model's own
     function (`HeadGates.attention`)."""
     slots: SlotHook | None = None
-    """From (layer, query, key and value) to those that the layer attends with."""
+    """Edits the query, key and value of each layer."""
     modules: Mapping[nn.Module, Edit] = field(default_factory=dict)
-    """From a module's output to the one that the model goes on with: gates on MLPs and embeddings."""
+    """Edits what a module gives out: gates on MLPs and embeddings."""
     streams: Mapping[int, Edit] = field(default_factory=dict)
-    """Block -> from the residual stream that it would read to the one that it reads."""
+    """Block -> edits the residual stream that it reads."""
     shared: Mapping[int, SharedRows] = field(default_factory=dict)
     """Block -> rows that are equal so far."""
     parts: Mapping[nn.Module, SharedRows] = field(default_factory=dict)
@@ -220,12 +221,12 @@ def _has_rows(value: Tensor, batch: int) -> bool:
     return value.dim() > 1 and value.shape[0] == batch
 
 
-def stream_edited(block: nn.Module, edit: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
+def stream_edited(block: nn.Module, edit: Edit) -> AbstractContextManager[None]:
     """While this holds, a block reads `edit(stream)`."""
 
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         stream = edit(read(args, kwargs))
-        return ((stream, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": stream})
+        return None if stream is None else with_stream(args, kwargs, stream)
 
     return hooked([block], before=before)
 
@@ -250,3 +251,8 @@ def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
     """The residual stream that a block is called with."""
     stream: Tensor = args[0] if args else kwargs["hidden_states"]
     return stream
+
+
+def with_stream(args: tuple[Any, ...], kwargs: dict[str, Any], stream: Tensor) -> tuple[Any, dict[str, Any]]:
+    """The arguments of a block that reads another stream."""
+    return ((stream, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": stream})

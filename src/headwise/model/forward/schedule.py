@@ -16,6 +16,9 @@ import torch
 
 from headwise.errors import HeadwiseError, out_of_memory
 
+LOGIT_BUDGET = 2**26
+"""Maximum number of logits in memory at once: 256 MB in float32."""
+
 
 def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Row numbers, rows of about equal length together, each batch within the budget of tokens.
@@ -23,16 +26,12 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     >>> list(batches([9, 4, 9, 4], 18))
     [[1, 3], [0, 2]]
     """
-    order = sorted(range(len(lengths)), key=lambda n: lengths[n])
-    while order:
-        size = 1
-        while size < len(order) and (size + 1) * lengths[order[size]] <= budget:
-            # Padding is work for nothing: a longer row begins a new batch, once this one is worth a pass.
-            if lengths[order[size]] > 1.1 * lengths[order[0]] and size >= 8:
-                break
-            size += 1
-        yield order[:size]
-        order = order[size:]
+
+    def joins(size: int, shortest: float, length: float, left: int) -> bool:
+        # Padding is work for nothing: a longer row begins a new batch, once this one is worth a pass.
+        return (size + 1) * length <= budget and (size < 8 or length <= 1.1 * shortest)
+
+    return cut_rows(range(len(lengths)), lengths, joins)
 
 
 def blocks_of_rows(
@@ -43,20 +42,28 @@ def blocks_of_rows(
     >>> list(blocks_of_rows(np.array([9, 4, 9, 4]), range(4), variants=2, budget=20))
     [[1, 3], [0], [2]]
     """
+
+    def joins(size: int, shortest: float, length: float, left: int) -> bool:
+        # A few rows need not leave room for all variants, only for enough of them to share a prefix.
+        copies = variants if size >= 8 else min(variants, 8)
+        # Padding is work for nothing: a longer row begins a new block where both blocks fill the device.
+        both_filled = min(size * shortest, left * length) * variants >= budget // 8
+        return (size + 1) * length * copies <= budget and (length <= 1.02 * shortest or not both_filled)
+
+    return cut_rows(rows, lengths, joins)
+
+
+def cut_rows(
+    rows: Sequence[int], lengths: Sequence[int] | np.ndarray, joins: Callable[[int, float, float, int], bool]
+) -> Iterator[list[int]]:
+    """Rows by length, shortest first, in batches; each ends before the row that does not join it.
+
+    joins: from the size of the batch, its shortest row, the length of the next one, and how many rows are left.
+    """
     order = sorted(rows, key=lambda n: lengths[n])
     while order:
-        shortest = lengths[order[0]]
         size = 1
-        while size < len(order):
-            length = lengths[order[size]]
-            # A few rows need not leave room for all variants, only for enough of them to share a prefix.
-            copies = variants if size >= 8 else min(variants, 8)
-            if (size + 1) * length * copies > budget:
-                break
-            # Padding is work for nothing: a longer row begins a new block where both blocks fill the device.
-            both_filled = min(size * shortest, (len(order) - size) * length) * variants >= budget // 8
-            if length > 1.02 * shortest and both_filled:
-                break
+        while size < len(order) and joins(size, lengths[order[0]], lengths[order[size]], len(order) - size):
             size += 1
         yield order[:size]
         order = order[size:]

@@ -1,5 +1,5 @@
-"""Generation with ablated heads: begin with `generate.py`; `prompts.py` (chat templates, token ids),
-`sampling.py` (from logits to tokens), `streaming.py` (a KV cache in which most heads store little).
+"""Generation with ablated heads: begin with `generate.py`; `prompts.py` (chat templates, token ids, sampling),
+`streaming.py` (a KV cache in which most heads store little).
 
 May import: errors, heads, `model.tokens`, `model.forward`, `model.measure`.
 """

@@ -22,10 +22,16 @@ from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.decode import Batch
 from headwise.model.forward.gate import HeadGates
-from headwise.model.forward.schedule import in_halves
+from headwise.model.forward.schedule import LOGIT_BUDGET, cut_rows, in_halves
 from headwise.model.forward.short_view import ShortView
-from headwise.model.generation.prompts import Prompt, continuation, encode_prompts, end_tokens
-from headwise.model.generation.sampling import choose, uniforms
+from headwise.model.generation.prompts import (
+    Prompt,
+    choose,
+    continuation,
+    encode_prompts,
+    end_tokens,
+    uniforms,
+)
 from headwise.model.generation.streaming import Streaming, streaming_of
 from headwise.model.measure.positions import ANSWERED
 from headwise.model.measure.references import short_view
@@ -33,14 +39,11 @@ from headwise.model.measure.rows import MeasureSettings
 from headwise.model.tokens.text import common_prefix
 from headwise.names import ablation_name, window_of
 from headwise.progress import Progress, reporting
-from headwise.several import several
+from headwise.settings import several
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
     from headwise.tasks.opening import TaskLike
-
-LOGIT_BUDGET = 2**26
-"""Maximum number of logits in memory at once: 256 MB in float32."""
 
 _MOST_SHOWN = 20
 """Prompts that a notebook shows."""
@@ -214,32 +217,22 @@ class _Writer:
                 self.layer_shifts[int(layer)] = shifts.to(self.model.gate_dtype)
 
     def run(self) -> Generated:
-        pairs = ((v, e) for e in range(len(self.prompts)) for v in range(len(self.gates)))
-        waiting = sorted(pairs, key=lambda pair: len(self.prompts[pair[1]]))
+        pairs = [(v, e) for e in range(len(self.prompts)) for v in range(len(self.gates))]
+        lengths = [len(self.prompts[e]) for _, e in pairs]
         with torch.inference_mode():
-            while waiting:
-                size = self._batch_size(waiting)
-                in_halves(waiting[:size], self._write, self._too_large, self._shrink)
-                waiting = waiting[size:]
+            for rows in cut_rows(range(len(pairs)), lengths, self._joins):
+                in_halves([pairs[n] for n in rows], self._write, self._too_large, self._shrink)
         texts = [[self._text(e, ids)[0] for e, ids in enumerate(row)] for row in self.written]
         read = [self.model.text.tokenizer.decode(ids) for ids in self.prompts] if self.model.has_text else []
         return Generated(texts, self.written, self.ended, self.prompts, self.passes, read)
 
-    def _batch_size(self, waiting: Sequence[_Pair]) -> int:
-        """How many of the waiting rows, shortest first, make the next batch."""
-        lengths = [len(self.prompts[e]) for _, e in waiting]
-        most = max(1, min(len(lengths), LOGIT_BUDGET // self.model.vocabulary))
-        size = 1
-        while size < most:
-            if (size + 1) * (lengths[size] + self.max_new_tokens) > self.batch_tokens:
-                break
-            if not self.decoding.padding and lengths[size] != lengths[0]:
-                break
-            # Padding costs time: a much longer row begins a new batch, unless this one is still small.
-            if lengths[size] > 1.5 * lengths[0] and size * lengths[0] >= self.batch_tokens // 8:
-                break
-            size += 1
-        return size
+    def _joins(self, size: int, shortest: float, length: float, left: int) -> bool:
+        """Whether a row of this length joins a batch of this size."""
+        room = (size + 1) * (length + self.max_new_tokens) <= self.batch_tokens
+        # Padding costs time: a much longer row begins a new batch, unless this one is still small.
+        near = length <= 1.5 * shortest or size * shortest < self.batch_tokens // 8
+        alike = self.decoding.padding or length == shortest
+        return room and near and alike and size < LOGIT_BUDGET // self.model.vocabulary
 
     def _shrink(self) -> None:
         self.batch_tokens = max(1, self.batch_tokens // 2)

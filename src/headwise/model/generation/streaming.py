@@ -21,8 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicSlidingWindo
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
-from headwise.heads.heads_file import named_heads
-from headwise.heads.patterns import pattern_sizes
+from headwise.heads.heads_file import named_heads, pattern_sizes
 from headwise.model.forward.short_view import Attend, ShortView, masked_attention
 from headwise.model.sites.attention_function import Attention, AttentionHook, Slots
 from headwise.model.sites.head_hooks import HeadHooks
@@ -40,7 +39,7 @@ class Streaming:
     def __init__(self, hooks: HeadHooks, heads: Sequence[Head], view: ShortView) -> None:
         """heads: query heads; the key/value head of each keeps everything."""
         self.hooks, self.view = hooks, view
-        self._far: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
+        self._far: dict[int, list[Tensor]] = {}  # far heads and near ones, then the queries of both
         for site in hooks.sites:
             group = site.heads // site.kv_heads
             kept = {head.head // group for head in heads if head.layer == site.layer}
@@ -49,7 +48,7 @@ class Streaming:
                 torch.tensor([head for head in of if (head in kept) is far]).long() for far in (True, False)
             ]
             queries = [(part[:, None] * group + torch.arange(group)).flatten() for part in parts]
-            self._far[site.layer] = (parts[0], parts[1], queries[0], queries[1])
+            self._far[site.layer] = [*parts, *queries]
         self._config: Any = hooks.model.config.get_text_config(decoder=True)  # type: ignore[operator, union-attr]
         self._waiting: dict[int, StreamingLayer | SlidingLayer] = {}
 
@@ -64,7 +63,7 @@ class Streaming:
             if kind == "sliding_attention" and layer in self._far:
                 layers.append(SlidingLayer(self, layer, self._far[layer], self._config.sliding_window))
             elif kind == "full_attention" and layer in self._far:
-                layers.append(StreamingLayer(self, layer, *self._far[layer]))
+                layers.append(StreamingLayer(self, layer, self._far[layer]))
             else:
                 raise HeadwiseError(f"layer {layer} ({kind}) has no keys and values of its own to store")
         return Cache(layers=layers)
@@ -165,18 +164,10 @@ class StreamingLayer(CacheLayerMixin):
 
     is_sliding = False
 
-    def __init__(
-        self,
-        owner: Streaming,
-        layer: int,
-        far: Tensor,
-        near: Tensor,
-        far_queries: Tensor,
-        near_queries: Tensor,
-    ) -> None:
+    def __init__(self, owner: Streaming, layer: int, heads: Sequence[Tensor]) -> None:
         super().__init__()
         self._owner, self._layer = owner, layer
-        self._heads, self._queries = [far, near], [far_queries, near_queries]
+        self._heads, self._queries = list(heads[:2]), list(heads[2:])
         self._length = 0
 
     # ---- what transformers asks of a layer ----------------------------------------------------------------

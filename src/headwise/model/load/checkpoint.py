@@ -165,14 +165,10 @@ def check(folder: Path, label: str) -> Weights:
 def check_numbers(where: Path, numbers: Iterable[tuple[str, int]], tensors: int, size: int) -> None:
     """Raises a `HeadwiseError` for a number of layers or a width that weights of this size cannot have."""
     for name, value in numbers:
-        if _COUNTS.fullmatch(name) and value > min(1000 + 8 * tensors, _MOST_LAYERS):
-            raise HeadwiseError(
-                f"{where} asks for {name} = {value}, but the weights beside it have {tensors} tensors"
-            )
-        if _WIDTHS.fullmatch(name) and value > size:
-            raise HeadwiseError(
-                f"{where} asks for {name} = {value}, but the weights beside it have {size} bytes"
-            )
+        too_many = _COUNTS.fullmatch(name) and value > min(1000 + 8 * tensors, _MOST_LAYERS)
+        if too_many or (_WIDTHS.fullmatch(name) and value > size):
+            have = f"{tensors} tensors" if too_many else f"{size} bytes"
+            raise HeadwiseError(f"{where} asks for {name} = {value}, but the weights beside it have {have}")
 
 
 def named_weights(folder: Path) -> str | None:
@@ -317,11 +313,18 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
         ) from None
 
 
-def save_plain(model: Any, folder: Path) -> None:
-    """`save_pretrained`; of a model that came from a GGUF file, which refuses that, a copy that did not is saved."""
+def plain_config(model: Any) -> Any:
+    """A copy of a model's configuration, without a word on how its weights were packed."""
     config = copy.deepcopy(model.config)
     if getattr(config, "quantization_config", None) is not None:
         del config.quantization_config
+    return config
+
+
+def save_plain(model: Any, folder: Path) -> None:
+    """`save_pretrained`; of a model that came from a GGUF file, which refuses that, a copy that did not is saved."""
+    config = plain_config(model)
+    if getattr(model.config, "quantization_config", None) is not None:
         with torch.device("meta"):  # names and shapes only
             plain = type(model)(config)
         plain.load_state_dict(model.state_dict(), assign=True)

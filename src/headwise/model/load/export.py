@@ -23,7 +23,7 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError, first_line, flag, hint
 from headwise.files import explain_disk_errors, user_path
-from headwise.heads import Head, Order, Scores, head_list
+from headwise.heads import Head, Order, Scores, at_least_one, head_list
 from headwise.heads.components import kinds_of
 from headwise.model.forward.gate import same_gates
 from headwise.model.forward.run import Pass, run
@@ -33,7 +33,7 @@ from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.probe import entry_device, is_transposed, probe_input, probe_logits, weight_dtype
 from headwise.model.sites.sites import Site
 from headwise.model.verify.proof import verify
-from headwise.several import several
+from headwise.settings import several
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -90,10 +90,8 @@ def export(
     gates = np.ones(model.shape)
     for head in chosen:
         gates[head] = gate
-    means, record = (
-        None,
-        dict[str, Any]({"model": model.name, "gate": gate, "heads": [str(head) for head in chosen]}),
-    )
+    means = None
+    record: dict[str, Any] = {"model": model.name, "gate": gate, "heads": list(map(str, chosen))}
     if shrink and reference_prompts is not None:
         if takes_means(hooks):
             means = model.mean_outputs(model.text.encode_whole(several(reference_prompts)))
@@ -139,12 +137,9 @@ def _checked(model: Model, heads: Any, out: str | Path, gate: float) -> tuple[Or
             f"{model.name} has edge gates, which no plain checkpoint can hold: its weights alone are another, dense "
             "model. Load it with headwise and give the heads as gates"
         )
-    chosen = model.query_heads(heads)
+    chosen = at_least_one(model.query_heads(heads))
     if not np.isfinite(gate):
         raise HeadwiseError(f"the gate is {gate}; expected a finite number: 0 removes a head, 2 doubles it")
-    if not chosen:
-        raise HeadwiseError('no heads are given; a heads file lists at least one, such as ["L12H3"]')
-    model.check_heads(chosen)
     folder = user_path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise HeadwiseError(f"{folder} exists and is not an empty folder; give {flag('out')} a new one")

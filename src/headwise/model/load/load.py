@@ -18,18 +18,19 @@ from headwise.files import named_source, user_path
 from headwise.model.load import bundled, checkpoint, converted, gguf, hub
 from headwise.model.load.bundled import companion_folder, companions
 from headwise.model.load.checkpoint import check_fits
-from headwise.model.load.devices import chosen_device, chosen_dtype
 from headwise.model.load.gguf import check_tokenizer
 from headwise.model.load.verified import hash_while_importing, verified
 from headwise.model.model import Model
 from headwise.model.origin import origin
-from headwise.model.sites.probe import entry_device, tokens_at_once
+from headwise.model.sites.probe import chosen_device, chosen_dtype, entry_device, tokens_at_once
 from headwise.model.sparse import adapter
 from headwise.model.tokens.text import Text, check_growth
+from headwise.registry import without_collection
 
 log = logging.getLogger("headwise")
 
 
+@without_collection()
 def load(
     source: str | Path | nn.Module,
     *,
@@ -98,9 +99,7 @@ def load(
     hooks, proof, capabilities = verified(hf, label, weights, every_layer=check_every_layer)
     text = None if tokenizer is None else Text(tokenizer, wants_bos, truncate)
     budget = batch_tokens or tokens_at_once(entry_device(hf))
-    model = Model(hf, text, label, hooks, proof, capabilities, budget, compile)
-    model.edge_gates, model.origin = gates, origin_of_weights
-    return model
+    return Model(hf, text, label, hooks, proof, capabilities, budget, compile, gates, origin_of_weights)
 
 
 def load_in_main_memory(source: str | Path, *, device: str | None = None, **options: Any) -> Model:

@@ -10,7 +10,6 @@ H heads, K key/value heads, D head size; h, k: how many are kept.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,10 +19,11 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError, first_line, quoted
 from headwise.heads import Head, Order
+from headwise.model.load.checkpoint import plain_config
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.probe import entry_device, input_width, is_norm, is_transposed, weight_dtype
 from headwise.model.sites.sites import Site
-from headwise.several import several
+from headwise.settings import several
 
 Kept = tuple[list[int], list[int]]
 """The heads and the key/value heads that a layer keeps."""
@@ -118,9 +118,11 @@ def last_heads(hooks: HeadHooks, order: Sequence[Head], size: tuple[int, int]) -
 def takes_means(hooks: HeadHooks) -> bool:
     """Whether the smaller model can have a bias after the heads, which takes the mean output of removed ones."""
     try:
-        return _has_biases(hooks, _smaller(hooks.model, *counts(hooks), hooks.sites[0].head_dim, True))
+        small = _smaller(hooks.model, *counts(hooks), hooks.sites[0].head_dim, True)
     except HeadwiseError:
         return False
+    projections = map(small.get_submodule, _projection_names(hooks))
+    return all(getattr(projection, "bias", None) is not None for projection in projections)
 
 
 def _buildable(hooks: HeadHooks, heads: int, kv_heads: int) -> bool:
@@ -165,9 +167,7 @@ def shrunk(hooks: HeadHooks, removed: Iterable[Head], means: Mapping[int, Tensor
 
 def _smaller(hf: nn.Module, heads: int, kv_heads: int, head_dim: int, biases: bool) -> nn.Module:
     """A model without numbers (on `meta`) of a configuration with so many heads."""
-    config: Any = copy.deepcopy(hf.config)
-    if getattr(config, "quantization_config", None) is not None:
-        del config.quantization_config
+    config = plain_config(hf)
     text = config.get_text_config()
     try:
         text.num_attention_heads = heads
@@ -219,20 +219,17 @@ def _check_shapes(hooks: HeadHooks, small: nn.Module) -> None:
             raise _refused(hooks.model, f"{name} normalises over all heads of its layer")
 
 
-def _has_biases(hooks: HeadHooks, small: nn.Module) -> bool:
-    return all(
-        getattr(small.get_submodule(name), "bias", None) is not None for name in _projection_names(hooks)
-    )
-
-
 def _projection_names(hooks: HeadHooks) -> list[str]:
-    names = {module: name for name, module in hooks.model.named_modules()}
-    return [names[site.projections[0]] for site in hooks.sites]
+    return _names(hooks, [site.projections[0] for site in hooks.sites])
 
 
 def _block_names(hooks: HeadHooks) -> list[str]:
+    return [f"{name}." for name in _names(hooks, [hooks.blocks[site.block] for site in hooks.sites])]
+
+
+def _names(hooks: HeadHooks, modules: Iterable[nn.Module]) -> list[str]:
     names = {module: name for name, module in hooks.model.named_modules()}
-    return [names[hooks.blocks[site.block]] + "." for site in hooks.sites]
+    return [names[module] for module in modules]
 
 
 def _cut(

@@ -13,7 +13,6 @@ import inspect
 import json
 import logging
 import platform
-from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -145,18 +144,14 @@ def _recall(hf: nn.Module, key: str) -> Verified | None:
     modules = dict(hf.named_modules())
     try:
         content = json.loads(_path(key).read_text(encoding="utf-8"))
-        sites = [_site(modules, **site) for site in content["sites"]]
+        sites = []
+        for one in content["sites"]:
+            heads, head_dim, kv_heads, calls = one["numbers"]
+            parts = tuple(modules[name] for name in one["projections"])
+            sites.append(Site(-1, -1, modules[one["module"]], heads, head_dim, kv_heads, calls, parts))
         proof, shortcuts = Proof(**content["proof"]), content["shortcuts"]
         narrow = tuple(modules[name] for name in shortcuts["narrow"])
         hooks = HeadHooks(hf, proof.mechanism, sites)
         return hooks, proof, Capabilities(hooks, bool(shortcuts["share_rows"]), narrow)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _site(
-    modules: dict[str, nn.Module], module: str, projections: Sequence[str], numbers: Sequence[int]
-) -> Site:
-    heads, head_dim, kv_heads, calls = numbers
-    parts = tuple(modules[name] for name in projections)
-    return Site(-1, -1, modules[module], heads, head_dim, kv_heads, calls, parts)

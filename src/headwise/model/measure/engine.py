@@ -23,10 +23,10 @@ from headwise.errors import HeadwiseError, quoted
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.gate import Frozen, HeadGates, per_query_head
 from headwise.model.forward.run import SharedRows
-from headwise.model.forward.schedule import equal_prefixes, in_halves
-from headwise.model.measure.baseline import beside_baseline
-from headwise.model.measure.rows import Block, MeasureSettings, Rows
+from headwise.model.forward.schedule import LOGIT_BUDGET, equal_prefixes, in_halves
+from headwise.model.measure.rows import Block, MeasureSettings, Rows, beside_baseline
 from headwise.model.tokens.encode import Needs, Row, Scored
+from headwise.progress import scaled_progress
 from headwise.tasks.examples import Task
 
 if TYPE_CHECKING:
@@ -62,9 +62,6 @@ class Metric(Protocol):
         """Values per row `[V, rows]` to values per example `[V, E]`."""
 
 
-LOGIT_BUDGET = 2**26
-"""Most logits held at once, in numbers: 256 MB in float32; four times as many on an accelerator, which is idle with
-few rows."""
 CPU_FILLED = 1024
 """Tokens that keep two cores as busy as more would; a backward pass, which keeps every layer, has twice as many."""
 
@@ -99,7 +96,7 @@ class Engine:
     ) -> None:
         """
         reference_task: the examples behind a mean reference; by default the task itself.
-        advance: called with the number of (variant, row) pairs just finished.
+        advance: called with the number of (variant, example) pairs just finished.
         settings: reference, positions, seed, batch_tokens, components (see `MeasureSettings`).
         """
         chosen = MeasureSettings(**settings)
@@ -126,7 +123,8 @@ class Engine:
             self._layers = [[k] for k in range(len(hooks.blocks))]
         elif "input" in self.layout.components:
             self._layers[0] = sorted({0, *self._layers[0]})
-        self.advance = advance or (lambda count: None)
+        # An example may have several rows, one for each answer.
+        self.advance = scaled_progress(advance, len(task) / len(self.rows)) or (lambda count: None)
 
     # ---- values ----------------------------------------------------------------------------------------
 
@@ -223,15 +221,19 @@ class Engine:
         self, block: Block, gates: np.ndarray, plain_logits: Tensor | None, frozen: np.ndarray | None
     ) -> np.ndarray:
         """The metrics of a block's rows under each of `gates[v, L, H]`, the first of them the baseline `[v, S, M]`."""
-        logits = self._logits(block, gates, frozen)
-        compare = None
-        if self.metric.compares:
-            plain = logits[: block.size] if plain_logits is None else plain_logits
-            compare = plain.repeat(len(gates), 1, 1)
-        scored = block.scored(logits, compare)
+        return self.read(block, self._logits(block, gates, frozen), plain_logits)
+
+    def read(self, block: Block, logits: Tensor, plain: Tensor | None = None) -> np.ndarray:
+        """The metrics off the logits of a block's rows, repeated for several variants `[v, S, M]`.
+
+        plain: the logits that a metric compares with; by default the first variant's.
+        """
+        plain = logits[: block.size] if plain is None else plain
+        full = plain.repeat(len(logits) // block.size, 1, 1) if self.metric.compares else None
+        scored = block.scored(logits, full)
         per_row = np.stack([one.per_row(scored).double().cpu().numpy() for one in self.metrics], axis=-1)
         self.rows_spent += len(per_row)
-        return per_row.reshape(len(gates), block.size, len(self.metrics))
+        return per_row.reshape(-1, block.size, len(self.metrics))
 
     # ---- gradients -------------------------------------------------------------------------------------
 
@@ -251,11 +253,10 @@ class Engine:
         at = np.broadcast_to(given, shape)
         values, gradients = np.full(shape[0], np.nan), np.full(shape, np.nan)
         # A backward pass keeps every layer's activations, so fewer tokens fit.
-        with self.model.frozen():
-            for numbers in self.table.partition(2, self.batch_tokens):
-                examples = [self.rows[n].example for n in numbers]
-                values[examples], gradients[examples] = self._row_gradients(numbers, at[examples])
-                self.advance(len(numbers))
+        for numbers in self.table.partition(2, self.batch_tokens):
+            examples = [self.rows[n].example for n in numbers]
+            values[examples], gradients[examples] = self.row_gradients(numbers, at[examples])
+            self.advance(len(numbers))
         return values, gradients
 
     def mean_gradients(self, levels: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -268,19 +269,16 @@ class Engine:
         most_tokens = self.batch_tokens // 2
         if self.model.device.type == "cpu":
             most_tokens = min(most_tokens, 2 * CPU_FILLED)
-        with self.model.frozen():
-            for numbers in self.table.partition(2, self.batch_tokens):
-                examples = [self.rows[n].example for n in numbers]
-                longest = max(len(self.rows[n].ids) for n in numbers)
-                at_once = max(1, most_tokens // (len(numbers) * longest))
-                for first in range(0, len(levels), at_once):
-                    some = np.asarray(levels[first : first + at_once], dtype=np.float64)
-                    at = np.repeat(some, len(numbers))[:, None, None] * np.ones(self.layout.shape)
-                    _, gradients = self._row_gradients(numbers * len(some), at)
-                    total[examples] += gradients.reshape(len(some), len(numbers), *self.layout.shape).sum(
-                        axis=0
-                    )
-                    self.advance(len(some) * len(numbers))
+        for numbers in self.table.partition(2, self.batch_tokens):
+            examples = [self.rows[n].example for n in numbers]
+            longest = max(len(self.rows[n].ids) for n in numbers)
+            at_once = max(1, most_tokens // (len(numbers) * longest))
+            for first in range(0, len(levels), at_once):
+                some = np.asarray(levels[first : first + at_once], dtype=np.float64)
+                at = np.repeat(some, len(numbers))[:, None, None] * np.ones(self.layout.shape)
+                _, gradients = self.row_gradients(numbers * len(some), at)
+                total[examples] += gradients.reshape(len(some), len(numbers), *self.layout.shape).sum(axis=0)
+                self.advance(len(some) * len(numbers))
         return total / len(levels)
 
     def row_gradients(self, numbers: Sequence[int], gates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -289,8 +287,20 @@ class Engine:
         A row may be there several times. Values are per row, as the metric gives them.
         """
         self.check_differentiable()
+        values, gradients = np.empty(len(numbers)), np.empty(gates.shape)
+        gates = np.where(self.layout.exists, gates, 1.0)  # a component that is not asked for is left as it is
+
+        def fill(some: Sequence[int]) -> None:
+            part = list(some)
+            at = torch.tensor(gates[part], dtype=self.model.gate_dtype, device=self.model.device)
+            metric = self.differentiable(self.table.block([numbers[i] for i in part]), at.requires_grad_())
+            (gradient,) = torch.autograd.grad(metric.sum(), at)
+            values[part] = metric.detach().double().cpu().numpy()
+            gradients[part] = gradient.double().cpu().numpy()
+
         with self.model.frozen():
-            return self._row_gradients(list(numbers), gates)
+            in_halves(range(len(numbers)), fill, lambda i: self.table.too_large(numbers[i]), self.shrink)
+        return values, gradients
 
     def check_differentiable(self) -> None:
         """Refuse a metric without a gradient."""
@@ -298,23 +308,6 @@ class Engine:
             raise HeadwiseError(
                 f"the metric {self.metric.name!r} has no gradient; use one such as logit_diff or logprob"
             )
-
-    def _row_gradients(self, numbers: list[int], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Values `[S]` and gradients `[S, L, H]` of the rows of these numbers, each at gates of its own."""
-        model = self.model
-        values, gradients = np.empty(len(numbers)), np.empty(at.shape)
-        at = np.where(self.layout.exists, at, 1.0)  # a component that is not asked for is left as it is
-
-        def fill(some: Sequence[int]) -> None:
-            part = list(some)
-            gates = torch.tensor(at[part], dtype=model.gate_dtype, device=model.device, requires_grad=True)
-            metric = self.differentiable(self.table.block([numbers[i] for i in part]), gates)
-            (gradient,) = torch.autograd.grad(metric.sum(), gates)
-            values[part] = metric.detach().double().cpu().numpy()
-            gradients[part] = gradient.double().cpu().numpy()
-
-        in_halves(range(len(numbers)), fill, lambda i: self.table.too_large(numbers[i]), self.shrink)
-        return values, gradients
 
     def differentiable(self, block: Block, gates: Tensor) -> Tensor:
         """The metric of a block's rows `[S]` as a function of their gates `[S, L, H]`, for autograd."""
@@ -380,6 +373,7 @@ class Engine:
     def variants_at_once(self, block: Block) -> int:
         """How many variants of a block's rows fit into one batch."""
         by_tokens = self.batch_tokens // (block.size * block.length)
+        # An accelerator is idle with few rows.
         budget = LOGIT_BUDGET if self.model.device.type == "cpu" else 4 * LOGIT_BUDGET
         by_logits = budget // (block.size * block.tensors["positions"].shape[1] * self.model.vocabulary)
         return max(1, min(by_tokens, by_logits))

@@ -76,11 +76,8 @@ class _Streams(dict[int, Tensor]):
             super().__setitem__(block, stream)
 
 
-class _Chunk(NamedTuple):
-    """Variants of one pass, and the first block that it computes."""
-
-    numbers: np.ndarray
-    entry: int
+_Chunk = tuple[np.ndarray, int]
+"""Variants of one pass, and the first block that it computes."""
 
 
 class _Block:
@@ -111,15 +108,13 @@ class _Block:
         for units in self._unit_groups():
             numbers = np.flatnonzero(np.isin(self.parents, units))
             chunks = list(self._chunks(numbers, self.first[self.others[numbers]]))
-            self._measure_units(units, {chunk.entry - 1 for chunk in chunks}, single)
-            for chunk in chunks:
-                parents = self.parents[chunk.numbers]
-                gates = np.minimum(self.gates[parents], self.gates[self.others[chunk.numbers]])
-                resume_from = self._resume_from(
-                    chunk.entry, [self.kept.get(unit, {}) for unit in parents.tolist()]
-                )
-                joint[chunk.numbers] = self._run(gates, resume_from)
-                self.engine.advance(len(chunk.numbers) * S)
+            self._measure_units(units, {entry - 1 for _, entry in chunks}, single)
+            for some, entry in chunks:
+                parents = self.parents[some]
+                gates = np.minimum(self.gates[parents], self.gates[self.others[some]])
+                kept = [self.kept.get(unit, {}) for unit in parents.tolist()]
+                joint[some] = self._run(gates, self._resume_from(entry, kept))
+                self.engine.advance(len(some) * S)
         return np.concatenate([plain, single, joint])
 
     def _unit_groups(self) -> Iterator[np.ndarray]:
@@ -133,11 +128,11 @@ class _Block:
     def _measure_units(self, units: np.ndarray, wanted: Collection[int], single: np.ndarray) -> None:
         """Fill in the values without each of these units; keep the streams that pairs will begin with."""
         S, self.kept = self.block.size, dict[int, dict[int, Tensor]]()
-        for chunk in self._chunks(units, self.first[units]):
+        for some, entry in self._chunks(units, self.first[units]):
             streams = _Streams([block for block in wanted if block in self.plain])
-            resume_from = self._resume_from(chunk.entry, [{}] * len(chunk.numbers))
-            single[chunk.numbers] = self._run(self.gates[chunk.numbers], resume_from, streams)
-            for place, unit in enumerate(chunk.numbers.tolist()):
+            resume_from = self._resume_from(entry, [{}] * len(some))
+            single[some] = self._run(self.gates[some], resume_from, streams)
+            for place, unit in enumerate(some.tolist()):
                 self.kept[unit] = {
                     block: stream[place * S : (place + 1) * S]
                     for block, stream in streams.items()
@@ -150,7 +145,7 @@ class _Block:
         for start in range(0, len(order), self.V):
             some = order[start : start + self.V]
             entry = int(entries[some[0]])
-            yield _Chunk(numbers[some], entry if entry - 1 in self.plain else 0)
+            yield numbers[some], entry if entry - 1 in self.plain else 0
 
     def _resume_from(self, entry: int, kept: Sequence[dict[int, Tensor]]) -> tuple[int, Tensor] | None:
         """The streams that the block `entry` reads `[V·S, T, W]`, one for each variant; None for the first block."""
@@ -171,11 +166,6 @@ class _Block:
         request = self.block.gated(per_row.repeat_interleave(self.block.size, 0), self.V, layers=set(changed))
         more: dict[str, Any] = {"resume_from": resume_from, "record_streams": streams}
         logits = model.run(replace(request, **more)).logits
-        compare = None
-        if engine.metric.compares:
-            if self.plain_logits is None:
-                self.plain_logits = logits[: self.block.size]
-            compare = self.plain_logits.repeat(self.V, 1, 1)
-        per_row_values = engine.metric.per_row(self.block.scored(logits, compare)).double().cpu().numpy()
-        engine.rows_spent += len(per_row_values)
-        return per_row_values.reshape(self.V, self.block.size)[: len(gates)]
+        if self.plain_logits is None and engine.metric.compares:
+            self.plain_logits = logits[: self.block.size]
+        return engine.read(self.block, logits, self.plain_logits)[: len(gates), :, 0]

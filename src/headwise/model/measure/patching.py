@@ -8,7 +8,7 @@ E pairs of prompts, B rows of a batch, T tokens, H heads, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,13 @@ from torch import Tensor
 
 from headwise.display import html_table, shortened
 from headwise.errors import HeadwiseError, quoted
-from headwise.heads import Head, head_list
+from headwise.heads import Head, at_least_one
 from headwise.model.forward.run import Pass
 from headwise.model.forward.schedule import batches
 from headwise.model.generation.prompts import encode_prompts
-from headwise.model.measure.positions import in_prompt
+from headwise.model.measure.positions import in_prompt, parsed
 from headwise.model.tokens.encode import pad_right
-from headwise.several import several
+from headwise.settings import several
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
@@ -79,17 +79,12 @@ class Patched:
         return pd.DataFrame(self._likely(k), columns=["pair", "token", "plain", "patched"])
 
     def _likely(self, k: int) -> list[tuple[int, str, float, float]]:
-        rows = []
+        rows, readable = [], self.model.text.readable_token
         clean, patched = (torch.from_numpy(x).softmax(-1).numpy() for x in (self._plain, self.patched))
         for pair, both in enumerate(zip(clean, patched, strict=True)):
             first = [token for probabilities in both for token in np.argsort(-probabilities)[:k].tolist()]
-            rows += [
-                (pair, self._token(t), float(both[0][t]), float(both[1][t])) for t in dict.fromkeys(first)
-            ]
+            rows += [(pair, readable(t), float(both[0][t]), float(both[1][t])) for t in dict.fromkeys(first)]
         return rows
-
-    def _token(self, token: int) -> str:
-        return self.model.text.readable_token(token)
 
     def _tokens(self, name: str, given: str | Sequence[str]) -> np.ndarray:
         texts = several(given)
@@ -111,7 +106,8 @@ class Patched:
 
     def __repr__(self) -> str:
         heads, at = ", ".join(map(str, self.heads)), _spans(self.positions[0])
-        before, after = (self._token(int(logits[0].argmax())) for logits in (self._plain, self.patched))
+        likeliest = [int(logits[0].argmax()) for logits in (self._plain, self.patched)]
+        before, after = map(self.model.text.readable_token, likeliest)
         prompt, more = shortened(self.prompts[0], 60), f", {len(self.clean)} pairs" * (len(self.clean) > 1)
         return (
             f"Patched({heads} at position {at} of {prompt!r}{more}: most likely next token {before!r} "
@@ -151,10 +147,7 @@ def patch(
 
     >>> hw.patch(model, clean, corrupted, ["L9H6"], positions=[-1]).logit_diff(" Mary", " John")   # doctest: +SKIP
     """
-    chosen = list(dict.fromkeys(head_list(heads)))
-    model.check_heads(chosen)
-    if not chosen:
-        raise HeadwiseError("no heads are given; name at least one, such as heads=['L9H6']")
+    chosen = at_least_one(model.query_heads(heads))
     pairs = _pairs(model, *((corrupted, clean) if restore else (clean, corrupted)))
     where = [_positions(positions, len(ids)) for ids, _ in pairs]
     logits = np.empty((3, len(pairs), model.vocabulary), dtype=np.float32)
@@ -185,9 +178,9 @@ class _Patch:
         for head in heads:
             self.by_layer.setdefault(head.layer, []).append(head.head)
 
-    def __call__(self, layer: int, z: Tensor) -> Tensor:
+    def __call__(self, layer: int, z: Tensor) -> Tensor | None:
         if layer not in self.by_layer:
-            return z
+            return None
         clean, patched, corrupted = z.chunk(3)  # E, T, H, D each
         chosen = torch.zeros(z.shape[2], dtype=torch.bool, device=z.device)
         chosen[self.by_layer[layer]] = True
@@ -220,19 +213,13 @@ def _pairs(model: Model, clean: Any, corrupted: Any) -> list[tuple[list[int], li
 
 def _positions(given: str | int | Sequence[int], length: int) -> list[int]:
     """Positions from 0 in a prompt of this length."""
-    if isinstance(given, str):
-        if given not in ("all", "last"):
-            raise HeadwiseError(
-                f"positions is {quoted(given)}; give 'all', 'last' or token positions such as [-1, 4]"
-            )
-        return list(range(length)) if given == "all" else [length - 1]
-    listed = list(given) if isinstance(given, Iterable) else [given]
-    for position in listed:
-        if not isinstance(position, int | np.integer):
-            raise HeadwiseError(f"positions has {quoted(position)}; expected whole numbers such as [-1, 4]")
-    if not listed:
-        raise HeadwiseError("positions is empty; give 'all', 'last' or token positions such as [-1, 4]")
-    return in_prompt(map(int, listed), length, "a prompt")
+    chosen = {"all": range(length), "last": (-1,)}.get(given, given) if isinstance(given, str) else given
+    numbers = [position for position in parsed(chosen) if isinstance(position, int)]
+    if not numbers:
+        raise HeadwiseError(
+            f"positions is {quoted(given)}; give 'all', 'last' or token positions such as [-1, 4]"
+        )
+    return in_prompt(numbers, length, "a prompt")
 
 
 def _spans(numbers: Sequence[int]) -> str:

@@ -19,8 +19,7 @@ from headwise.model.tokens.encode import Row
 from headwise.model.tokens.spans import encoded
 from headwise.model.tokens.text import Text
 from headwise.settings import Text as TextSetting
-from headwise.settings import one_of
-from headwise.several import several
+from headwise.settings import one_of, several
 from headwise.tasks.examples import Task
 
 EACH = "each"

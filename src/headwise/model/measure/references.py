@@ -66,12 +66,7 @@ REFERENCES: Registry[Compute] = Registry("reference", "headwise.model.measure.re
 
 def register(name: str) -> Callable[[Compute], Compute]:
     """Make a function that computes a reference known under `name`."""
-
-    def add(compute: Compute) -> Compute:
-        REFERENCES.add(name, compute)
-        return compute
-
-    return add
+    return REFERENCES.decorator(name, lambda compute: compute)
 
 
 def _known(name: str) -> str:
@@ -122,8 +117,9 @@ def position_mean(source: ReferenceSource) -> dict[Any, Tensor]:
 
 
 def _mean(source: ReferenceSource, rows: list[Row], *, by_position: bool) -> dict[Any, Tensor]:
-    ids = [row.ids for row in rows]
-    return source.model.mean_outputs(ids, by_position, source.batch_tokens, source.components)
+    ids, settings = [row.ids for row in rows], (by_position, source.batch_tokens, source.components)
+    key = ("mean", *settings, tuple(map(tuple, ids)))
+    return source.model.once(key, lambda: source.model.mean_outputs(ids, *settings))
 
 
 # ---- live: computed in each pass from its own queries, keys and values -----------------------------------

@@ -1,4 +1,5 @@
-"""The rows of a task, cut into blocks that fit a forward pass, with what replaces their ablated heads.
+"""The rows of a task, cut into blocks that fit a forward pass, with what replaces their ablated heads; and the variants
+of a block, cut into batches.
 
 S rows of a block (one or more per example), T tokens, L layers, H heads (and two columns more with other components),
 D head size.
@@ -6,10 +7,10 @@ D head size.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from headwise.heads import HEADS, ComponentKinds, Head
 from headwise.model.forward.decode import Past
 from headwise.model.forward.gate import HeadGates, per_query_head
 from headwise.model.forward.run import Pass
-from headwise.model.forward.schedule import blocks_of_rows
+from headwise.model.forward.schedule import blocks_of_rows, in_batches, try_run
 from headwise.model.forward.short_view import ShortView
 from headwise.model.measure.positions import Positions, acting, check_positions
 from headwise.model.measure.references import (
@@ -154,9 +155,15 @@ class Rows:
         self._donors = donor_rows(source, reference) if isinstance(reference, list) else None
         self._view = reference if isinstance(reference, ShortView) else None
         self._outputs: dict[Any, Tensor] | None = None
+        self._donated: tuple[Any, dict[Any, Tensor]] | None = None
+        """The rows whose donors ran last, and what their heads put out."""
         if isinstance(reference, dict):
             self._outputs = reference
-            self._check_outputs(settings.reference)
+            if missing := [str(one) for one in self._components if one not in reference]:  # of a plug-in
+                raise HeadwiseError(
+                    f"the reference {settings.reference!r} has no output for {missing[0]}; it knows heads alone, so "
+                    "use it without components, or let it return outputs for these components too"
+                )
 
     def partition(self, variants: int, budget: int, examples: set[int] | None = None) -> Iterator[list[int]]:
         """Row numbers in blocks of about equal length, small enough that `variants` copies fit the budget of tokens.
@@ -175,14 +182,27 @@ class Rows:
         length = block.length
         mask = self.mask(numbers, length)
         if self._donors is not None:
-            donors = [self._donors[n] for n in numbers]
-            block.references = self.model.outputs(pad_right(donors), components=self._components)
+            block.references = self._donor_outputs(self._donors, numbers)
         elif self._view is not None:
             block.references = self._view
         elif self._outputs is not None:
             block.references = {k: z[:length] if z.dim() == 3 else z for k, z in self._outputs.items()}
         block.mask = None if bool(mask.all()) else mask.to(self.model.device)
         return block
+
+    def _donor_outputs(self, donors: list[list[int]], numbers: Sequence[int]) -> dict[Any, Tensor]:
+        """Head outputs of the rows' donors; each donor runs once, and not again for the same rows under other gates."""
+        rows = list(dict.fromkeys(numbers))
+        # Tensors of inference mode cannot take part in a backward pass.
+        if self._donated is None or self._donated[0] != (rows, torch.is_inference_mode_enabled()):
+            self._donated = None
+            outputs = self.model.outputs(pad_right([donors[n] for n in rows]), components=self._components)
+            self._donated = (rows, torch.is_inference_mode_enabled()), outputs
+        outputs = self._donated[1]
+        if len(rows) == len(numbers):
+            return outputs
+        at = torch.tensor([rows.index(n) for n in numbers])
+        return {of: z[at.to(z.device)] for of, z in outputs.items()}
 
     def mask(self, numbers: Sequence[int], length: int) -> Tensor:
         """Where gates act on the rows of these numbers `[S, T]`; length: T, at least that of every row."""
@@ -194,16 +214,6 @@ class Rows:
             mask &= torch.arange(length) >= self._view.sink + self._view.window
         return mask
 
-    def _check_outputs(self, reference: str) -> None:
-        """Refuse a reference (a plug-in's) that has outputs of heads alone where MLPs or the input are gated."""
-        assert self._outputs is not None
-        missing = [str(one) for one in self._components if one not in self._outputs]
-        if missing:
-            raise HeadwiseError(
-                f"the reference {reference!r} has no output for {missing[0]}; it knows heads alone, so use it without "
-                "components, or let it return outputs for these components too"
-            )
-
     def too_large(self, number: int) -> HeadwiseError:
         """The error for a row that does not fit into memory, however small the batch."""
         row = self.all[number]
@@ -211,3 +221,60 @@ class Rows:
             f"example {row.example + 1} of task {self.task.name!r} ({len(row.ids)} tokens) does not fit into memory "
             "even alone; use a shorter prompt, a smaller dtype or another device"
         )
+
+
+# ---- variants beside their baseline ----------------------------------------------------------------------
+# Every batch has the unablated rows too, so that a score is a difference within it.
+
+
+class Batching(Protocol):
+    """What an engine says about its batches."""
+
+    advance: Callable[[int], Any]
+
+    def variants_at_once(self, block: Block) -> int: ...
+
+    def shrink(self) -> None: ...
+
+
+def beside_baseline(
+    engine: Batching,
+    block: Block,
+    variants: Sequence[int],
+    measure: Callable[[np.ndarray], np.ndarray],
+    first: np.ndarray | None = None,
+    note: Callable[[np.ndarray, np.ndarray], None] | None = None,
+) -> np.ndarray:
+    """Values of V variants on a block's rows, in as few passes as fit, and at the baseline in the same pass
+    `[2, V, S]`.
+
+    variants: 0 to V - 1, in the order in which they are run. measure: one pass, from some of these numbers to the
+    metric at the baseline and under each of them `[1 + v, S]`; with several metrics, here and in the result, an axis
+    more. first: `[V]`, batches with larger numbers are run first; which variants share a batch does not depend on it,
+    so no result does. note: called after each batch with its variants and their values `[2, v, S]`.
+    """
+    values = np.empty((2, len(variants), 0))
+    pending = in_batches(variants, max(1, engine.variants_at_once(block) - 1))
+    if first is not None:
+        pending.sort(key=lambda some: -first[some].max())
+    while pending:
+        some = pending[0]
+
+        def fill(some: np.ndarray = some) -> None:
+            nonlocal values
+            measured = measure(some)
+            if not values.size:
+                values = np.empty((2, len(variants), *measured.shape[1:]))
+            values[0, some], values[1, some] = measured[1:], measured[0]
+
+        if len(some) == 1:
+            fill()  # where one variant does not fit, the rows are halved
+        elif not try_run(fill):
+            engine.shrink()
+            pending = in_batches(np.concatenate(pending), max(1, engine.variants_at_once(block) - 1))
+            continue
+        del pending[0]
+        if note is not None:
+            note(some, values[:, some])
+        engine.advance(len(some) * block.size)
+    return values

@@ -17,16 +17,13 @@ from torch import Tensor
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.forward.run import Pass
-from headwise.model.forward.schedule import batches, example_too_large, in_halves
+from headwise.model.forward.schedule import LOGIT_BUDGET, batches, example_too_large, in_halves
 from headwise.model.tokens.encode import Row, encode_rows, pad_right
-from headwise.several import several
+from headwise.settings import several
 
 if TYPE_CHECKING:
     from headwise.model.model import Model
     from headwise.tasks.examples import Example
-
-_LOGITS = 2**26
-"""Maximum number of logits in memory at once: 256 MB in float32."""
 
 
 def answer_outputs(
@@ -96,7 +93,7 @@ def _averaged(model: Model, rows: list[Row], tokens: int | None) -> list[list[in
     widest = max(len(row.tokens) for row in rows)
     if tokens is None or widest <= tokens:
         return [list(range(len(row.tokens))) for row in rows]
-    at_once = max(1, _LOGITS // (widest * model.vocabulary))
+    at_once = max(1, LOGIT_BUDGET // (widest * model.vocabulary))
     averaged: list[list[int]] = []
     for start in range(0, len(rows), at_once):
         part = rows[start : start + at_once]

@@ -30,7 +30,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.forward.run import Pass, at_positions
 from headwise.model.outputs.stream import check_residual
-from headwise.model.sites.patch import hooked
+from headwise.model.sites.patch import first_of, hooked
 from headwise.model.sites.probe import probe_input
 from headwise.model.sites.sites import Site
 from headwise.names import INPUT
@@ -244,9 +244,8 @@ class Readout:
         """Run the plain model and keep, at `positions[B, P]`, what the path needs."""
         z: dict[int, Tensor] = {}
 
-        def note(layer: int, outputs: Tensor) -> Tensor:
+        def note(layer: int, outputs: Tensor) -> None:
             z[layer] = at_positions(outputs.flatten(-2), positions).unflatten(-1, outputs.shape[-2:])
-            return outputs
 
         last = self.model.hooks.blocks[-1]
         writes = [*(write for _, write in self.writes), *self.modules.values()]
@@ -335,7 +334,7 @@ def _observed(
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         read = args[0] if args else kwargs.get("hidden_states")
-        wrote = output[0] if isinstance(output, tuple | list) and output else output
+        wrote = first_of(output)
         if isinstance(read, Tensor) and isinstance(wrote, Tensor):
             output_copy = copied(wrote)  # embeddings read token numbers, which are no vectors
             calls[module] = Call(copied(read) if read.is_floating_point() else output_copy, output_copy)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.model.edges.parts import take_apart
-from headwise.model.forward.run import Pass, at_positions, read
-from headwise.model.sites.patch import hooked
+from headwise.model.forward.run import Pass, at_positions, read, with_stream
+from headwise.model.sites.patch import first_of, hooked
 from headwise.model.sites.probe import probe_input, rounding
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def stage_logits(model: Model, ids: Tensor, positions: Tensor) -> Iterator[Tenso
     def note(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         nonlocal skip
         skip &= isinstance(output, Tensor)  # a block that is skipped gives out one tensor
-        wrote = output if isinstance(output, Tensor) else output[0]
+        wrote = first_of(output)
         for stream in ([] if streams else [read(args, kwargs)]) + [wrote]:
             if stream.shape[:2] != ids.shape:
                 raise _refusal(model, f"block {len(streams) - 1} does not write one residual stream")
@@ -52,17 +52,14 @@ def stage_logits(model: Model, ids: Tensor, positions: Tensor) -> Iterator[Tenso
     for number, stream in enumerate(streams):
         index = positions.to(stream.device)[:, :, None].expand(-1, -1, stream.shape[-1])
         whole = stream.new_zeros(*ids.shape, stream.shape[-1]).scatter(1, index, stream)
-        logits = model.run_whole(_ending(ids, positions, blocks, whole, skip)).logits
+        # Where the blocks can be skipped, they compute nothing.
+        ending: dict[str, Any] = {"modules": {blocks[-1]: lambda _, whole=whole: whole}}
+        if skip:
+            ending = {"resume_from": (len(blocks) - 1, whole)}
+        logits = model.run_whole(Pass(ids=ids, scored=positions, **ending)).logits
         if number == len(blocks) and float((logits - plain).abs().max()) > rounding(model.hf, plain):
             raise _refusal(model, "its logits are not read from what its last block writes")
         yield logits
-
-
-def _ending(ids: Tensor, positions: Tensor, blocks: Any, stream: Tensor, skip: bool) -> Pass:
-    """A pass whose end reads `stream[B, T, W]`; the blocks compute nothing where they can be skipped."""
-    if skip:
-        return Pass(ids=ids, scored=positions, resume_from=(len(blocks) - 1, stream))
-    return Pass(ids=ids, scored=positions, modules={blocks[-1]: lambda _: stream})
 
 
 def _refusal(model: Model, why: str) -> HeadwiseError:
@@ -88,7 +85,7 @@ def bypassed(block: nn.Module) -> AbstractContextManager[None]:
     def around(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         stream = read(args, kwargs)
         # Adding the difference of a tensor and itself adds exactly 0 forwards and is the identity backwards.
-        bypass = _first(output).detach() + (stream - stream.detach())
+        bypass = first_of(output).detach() + (stream - stream.detach())
         return (bypass, *output[1:]) if isinstance(output, tuple | list) else bypass
 
     return hooked([block], after=around)
@@ -115,11 +112,9 @@ def check_residual(model: Model, method: str) -> None:
             times = _LARGER
             if stream.dtype == torch.float16:
                 times = min(times, _LARGEST_HALF / float(stream.abs().max()))
-            if args:
-                larger = block.forward(times * stream, *args[1:], **kwargs)
-            else:
-                larger = block.forward(**{**kwargs, "hidden_states": times * stream})
-            x, before, after = (_first(o).double() for o in (stream, output, larger))
+            args, kwargs = with_stream(args, kwargs, times * stream)
+            larger = block.forward(*args, **kwargs)
+            x, before, after = (first_of(o).double() for o in (stream, output, larger))
             shares[block] = float(((after - before) * x).sum() / ((times - 1) * (x * x).sum()))
         except (TypeError, RuntimeError, AttributeError, KeyError, IndexError):
             return  # it exchanges more than the stream: not measured, and so refused
@@ -138,11 +133,6 @@ def check_residual(model: Model, method: str) -> None:
             return
 
 
-def _first(output: Any) -> Any:
-    """What a block writes into the stream: its output, or the first of several."""
-    return output[0] if isinstance(output, tuple | list) else output
-
-
 # ---- the OV circuit: what a head copies from a token of which only the embedding is known ----------------
 # A prompt of one token attends only to itself, so a head's output there is its value vector. With the token's
 # embedding in place of the residual stream before the head's block, this is norm, value projection and head split of
@@ -157,20 +147,17 @@ def value_outputs(model: Model, layer: int, tokens: Sequence[int]) -> Tensor:
     """
     block = next(site.block for site in model.hooks.sites if site.layer == layer)
     embeddings: list[Tensor] = []
+    first: dict[int, Tensor] = {}
     outputs: dict[int, Tensor] = {}
-
-    def keep(stream: Tensor) -> Tensor:
-        embeddings.append(stream)
-        return stream
 
     def swap(stream: Tensor) -> Tensor:
         return embeddings[0].to(stream.device)
 
-    def note(at: int, z: Tensor) -> Tensor:
-        outputs[at] = z.detach()
-        return z
-
     ids = torch.tensor(tokens, device=model.device)[:, None]
     with torch.no_grad():
-        model.run_whole(Pass(ids=ids, heads=note, streams={block: swap, 0: keep}, last=block))
+        model.run_whole(Pass(ids=ids, streams={0: embeddings.append}, record_streams=first, last=0))
+        # Where blocks can be skipped, those before this one are: their output is replaced anyway.
+        skip = block > 0 and model.capabilities.share_rows and 0 in first
+        more: Any = {"resume_from": (block - 1, embeddings[0]) if skip else None, "last": block}
+        model.run_whole(Pass(ids=ids, heads=outputs.__setitem__, streams={block: swap}, **more))
     return outputs[layer][:, 0]

@@ -40,12 +40,12 @@ class Call:
     z: Tensor  # B, T, H, value size
 
 
-HeadHook = Callable[[int, Tensor], Tensor]
-"""From (layer, z `[B, T, H, D]`) to the z that the model goes on with."""
+HeadHook = Callable[[int, Tensor], Tensor | None]
+"""From (layer, z `[B, T, H, D]`) to the z that the model goes on with; None leaves it."""
 Slots = tuple[Tensor, Tensor, Tensor]
 """Query `[B, H, T, D]`, key `[B, key heads, S, D]` and value `[B, key heads, S, value size]` of one layer."""
-SlotHook = Callable[[int, Slots], Slots]
-"""From (layer, query, key and value) to those that the layer attends with."""
+SlotHook = Callable[[int, Slots], Slots | None]
+"""From (layer, query, key and value) to those that the layer attends with; None leaves them."""
 Watcher = Callable[[int, Call], None]
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 AttentionHook = Callable[[int, str, Attention], Attention]
@@ -142,7 +142,7 @@ def attend(
         return function(module, query, key, value, *args, **kwargs)
     layer, active = attached
     if active.slots is not None:
-        query, key, value = active.slots(layer, (query, key, value))
+        query, key, value = active.slots(layer, (query, key, value)) or (query, key, value)
     if active.attention is not None:
         function = active.attention(layer, implementation, function)
     z, weights = function(module, query, key, value, *args, **kwargs)
@@ -150,9 +150,8 @@ def attend(
         options = dict(kwargs)
         mask = args[0] if args else options.pop("attention_mask", None)
         active.watcher(layer, Call(implementation, module, query, key, value, mask, options, z))
-    if active.hook is not None:
-        z = active.hook(layer, z)
-    return z, weights
+    new = None if active.hook is None else active.hook(layer, z)
+    return z if new is None else new, weights
 
 
 def own_attention(implementation: str, module: nn.Module) -> Attention:

@@ -36,16 +36,11 @@ from headwise.model.sites.attention_function import (
 from headwise.model.sites.patch import attribute, hooked, without_cudnn_sdpa
 from headwise.model.sites.sites import Site, called_sites, hooked_sites, numbered
 
-UserHook = Callable[[int, Tensor], Tensor | None]
-"""From a layer and its head outputs z to the new z, or None to leave it."""
 
-
-def _new_z(hook: UserHook, layer: int, z: Tensor) -> Tensor:
+def _new_z(hook: HeadHook, layer: int, z: Tensor) -> Tensor | None:
     """What a hook makes of z, if it has z's shape."""
     new = hook(layer, z)
-    if new is None:
-        return z
-    if not isinstance(new, Tensor) or new.shape != z.shape:
+    if new is not None and (not isinstance(new, Tensor) or new.shape != z.shape):
         given = f"shape {list(new.shape)}" if isinstance(new, Tensor) else quoted(new)
         raise HeadwiseError(
             f"the hook returned {given} for layer {layer}; expected z of shape {list(z.shape)} (rows, tokens, heads, "
@@ -85,7 +80,7 @@ class HeadHooks:
         for site in self.sites:
             self.exists[site.layer, : site.heads] = True
 
-    def hook(self, hook: UserHook) -> AbstractContextManager[None]:
+    def hook(self, hook: HeadHook) -> AbstractContextManager[None]:
         """While this holds, `hook(layer, z)` returns the new z of each layer in every forward pass; None leaves it."""
         return self.attached(partial(_new_z, hook))
 
@@ -149,7 +144,7 @@ def _projection_input(site: Site, active: ActiveHooks) -> Callable[..., Any]:
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if active.hook is None:
             return None
-        z = args[0].unflatten(-1, (site.heads, site.head_dim))  # B, T, H, D
-        return (active.hook(site.layer, z).flatten(-2), *args[1:]), kwargs
+        new = active.hook(site.layer, args[0].unflatten(-1, (site.heads, site.head_dim)))  # B, T, H, D
+        return None if new is None else ((new.flatten(-2), *args[1:]), kwargs)
 
     return before

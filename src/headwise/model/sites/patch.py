@@ -38,9 +38,17 @@ def hooked(
         yield
 
 
-def edit_first(output: Any, edit: Callable[[Tensor], Tensor]) -> Any:
-    """A module's output, edited; of a tuple or list, the first is edited."""
-    return edit(output) if isinstance(output, Tensor) else type(output)([edit(output[0]), *output[1:]])
+def first_of(output: Any) -> Any:
+    """What a module gives out; of a tuple or list, the first."""
+    return output[0] if isinstance(output, tuple | list) and output else output
+
+
+def edit_first(output: Any, edit: Callable[[Tensor], Tensor | None]) -> Any:
+    """A module's output, of which the first is edited; None leaves it."""
+    new = edit(first_of(output))
+    if new is None:
+        return output
+    return new if isinstance(output, Tensor) else type(output)([new, *output[1:]])
 
 
 @contextmanager

@@ -41,20 +41,12 @@ def called_sites(model: nn.Module) -> list[Site]:
     open_site: list[Site] = []
     names = {module: name for name, module in model.named_modules()}
 
-    def note_call(
-        implementation: str,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *args: Any,
-        **kw: Any,
-    ) -> Any:
-        z, weights = own_attention(implementation, module)(module, query, key, value, *args, **kw)
+    def note_call(implementation: str, module: nn.Module, *call: Any, **options: Any) -> Any:
+        z, weights = own_attention(implementation, module)(module, *call, **options)
         if module in sites:
             sites[module].calls += 1
         elif z.dim() == 4 and module in names:
-            sites[module] = Site(-1, -1, module, z.shape[2], z.shape[3], key.shape[1])
+            sites[module] = Site(-1, -1, module, z.shape[2], z.shape[3], call[1].shape[1])  # of the keys
         if module in sites:
             open_site[:] = [sites[module]]
         return z, weights

@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from headwise.display import UNFINISHED
-from headwise.errors import HeadwiseError, first_line, hint, panics_as_errors, quoted
+from headwise.errors import HeadwiseError, first_line, hint, panics_as_errors, quoted, warn_once
 from headwise.model.tokens import chat
 
 log = logging.getLogger("headwise")
@@ -34,7 +34,6 @@ class Text:
         """Context length of the model in tokens; None where unknown."""
         self.truncate = truncate
         """Whether longer texts are cut from the left instead of refused."""
-        self._notices: set[str] = set()
         bare = tokenized(tokenizer, "a")["input_ids"]
         full = tokenized(tokenizer, "a", add_special_tokens=True)["input_ids"]
         # Only what the tokenizer puts in front counts: an end token before the answer would end the text.
@@ -106,10 +105,10 @@ class Text:
                 f"{texts} {have} {size}, but the context length of the model is {longest}; shorten {them}, or "
                 f"truncate from the left with {hint('truncate', True)}"
             )
-        notice = f"{texts} of {size} truncated from the left: the context length of the model is {longest}"
-        if notice not in self._notices:  # a study encodes the same examples several times
-            self._notices.add(notice)
-            log.warning(notice)
+        # Once: a study encodes the same examples several times.
+        warn_once(
+            log, f"{texts} of {size} truncated from the left: the context length of the model is {longest}"
+        )
         return over
 
     def trimmed(self, texts: Sequence[str], answers: int = 1) -> list[str]:
@@ -287,6 +286,6 @@ def readable_token(tokenizer: Any, token: int) -> str:
 @cache
 def _bytes() -> dict[str, int]:
     """The character that stands for each byte in the vocabulary of byte-level tokenizers (GPT-2)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return {character: byte for byte, character in bytes_to_unicode().items()}

@@ -5,7 +5,6 @@ query heads read which key/value head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
-from headwise.model.forward.run import Pass, read, run
+from headwise.model.forward.run import Pass, edited, read, run
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.sites.patch import hooked
+from headwise.model.sites.patch import first_of, hooked
 from headwise.model.sites.probe import is_projection, probe_input, probe_logits, rounding, widened
 
 _UNMOVED = 0.05
@@ -30,13 +29,23 @@ def verified_mlps(hooks: HeadHooks) -> tuple[nn.Module, ...]:
     something that differs from token to token.
     """
     modules = mlp_modules(hooks)
-    for index, (before, after) in enumerate(_streams(hooks, modules)):
-        added = (after.double() - before.double()).flatten(0, -2)  # tokens, width
-        if float((added - added[0]).abs().max()) > rounding(hooks.model, before.double()):
-            raise HeadwiseError(
-                f"the MLPs of {type(hooks.model).__name__} cannot be gated: block {index} changes the residual stream "
-                "even when its heads and its MLP give 0; leave 'mlps' out of components"
-            )
+    streams: list[tuple[Tensor, Tensor]] = []
+
+    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        streams.append((read(args, kwargs).double(), first_of(output).double()))
+
+    zeros = dict.fromkeys(modules, torch.zeros_like)
+    with hooked(hooks.blocks, after=note), torch.no_grad():
+        run(
+            hooks.model,
+            Pass(ids=_two_rows(hooks), heads=lambda _, z: torch.zeros_like(z), modules=zeros),
+            hooks,
+        )
+    for index, (before, after) in enumerate(streams):
+        added = (after - before).flatten(0, -2)  # tokens, width
+        if float((added - added[0]).abs().max()) > rounding(hooks.model, before):
+            why = f"block {index} changes the residual stream even when its heads and its MLP give 0"
+            raise _refused(hooks, why)
     return modules
 
 
@@ -44,17 +53,11 @@ def verified_embeddings(hooks: HeadHooks) -> nn.Module:
     """The embedding module, if different tokens give the same first stream when its output is 0."""
     module = embedding_module(hooks)
     seen: list[Tensor] = []
-
-    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.append(read(args, kwargs))
-
-    with hooked(hooks.blocks[:1], before=note), torch.no_grad():
-        run(hooks.model, Pass(ids=_two_rows(hooks), modules={module: torch.zeros_like}), hooks)
+    zeros = {module: torch.zeros_like}
+    with torch.no_grad():
+        run(hooks.model, Pass(ids=_two_rows(hooks), modules=zeros, streams={0: seen.append}), hooks)
     if not torch.equal(seen[0][0], seen[0][1]):
-        raise HeadwiseError(
-            f"the embeddings of {type(hooks.model).__name__} cannot be gated: tokens reach the first block by another "
-            "way as well; leave 'input' out of components"
-        )
+        raise _refused(hooks, "tokens reach the first block by another way as well", "embeddings", "input")
     return module
 
 
@@ -93,24 +96,6 @@ def norm_after_heads(hooks: HeadHooks) -> bool:
     return half < _UNMOVED * none
 
 
-def _streams(hooks: HeadHooks, mlps: Sequence[nn.Module]) -> list[tuple[Tensor, Tensor]]:
-    """What each block reads and gives out, on a probe whose heads and MLPs all give 0."""
-    streams: list[tuple[Tensor, Tensor]] = []
-
-    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        after = output[0] if isinstance(output, tuple | list) else output
-        streams.append((read(args, kwargs), after))
-
-    request = Pass(
-        ids=_two_rows(hooks),
-        heads=lambda _, z: torch.zeros_like(z),
-        modules=dict.fromkeys(mlps, torch.zeros_like),
-    )
-    with hooked(hooks.blocks, after=note), torch.no_grad():
-        run(hooks.model, request, hooks)
-    return streams
-
-
 def _two_rows(hooks: HeadHooks) -> Tensor:
     ids = probe_input(hooks.model)
     ids[1] = ids[1].flip(0)
@@ -130,20 +115,21 @@ def mlp_modules(hooks: HeadHooks) -> tuple[nn.Module, ...]:
         raise _refused(hooks, "a decoder block has two attentions, so layers and MLPs are not numbered alike")
     attention = {site.module for site in hooks.sites}
     of_block = [
-        [child for child in block.children() if _has_matrix(child) and not _holds(child, attention)]
+        [
+            child
+            for child in block.children()
+            if attention.isdisjoint(child.modules()) and any(p.dim() > 1 for p in child.parameters())
+        ]
         for block in hooks.blocks
     ]
     called: list[nn.Module] = []
-
-    def note(part: nn.Module, *_: Any) -> None:
-        called.append(part)
-
-    with hooked({part for parts in of_block for part in parts}, after=note):
+    every = {part for parts in of_block for part in parts}
+    with hooked(every, after=lambda part, *_: called.append(part)):
         probe_logits(hooks.model)
     found = []
     for index, (block, parts) in enumerate(zip(hooks.blocks, of_block, strict=True)):
         plain = len(parts) > 1 and all(map(is_projection, parts))
-        candidates = sorted(parts, key=_first_place(called))[-1:] if plain else parts
+        candidates = sorted(set(parts) & set(called), key=called.index)[-1:] if plain else parts
         if len(candidates) != 1 or called.count(candidates[0]) != 1:
             names = [name for name, child in block.named_children() if child in parts]
             raise _refused(
@@ -162,35 +148,17 @@ def embedding_module(hooks: HeadHooks) -> nn.Module:
     except (NotImplementedError, AttributeError):
         embeddings = None
     outputs: list[Any] = []
-
-    def note(_: nn.Module, __: Any, ___: Any, output: Any) -> None:
-        outputs.append(output)
-
     if isinstance(embeddings, nn.Module):
-        with hooked([embeddings], after=note):
+        with edited(embeddings, outputs.append):
             probe_logits(hooks.model)
     if len(outputs) != 1 or not isinstance(outputs[0], Tensor) or outputs[0].dim() != 3:
-        raise HeadwiseError(
-            f"the embeddings of {type(hooks.model).__name__} cannot be gated: it has no embedding module that runs "
-            "once per pass; leave 'input' out of components"
-        )
+        why = "it has no embedding module that runs once per pass"
+        raise _refused(hooks, why, "embeddings", "input")
     assert isinstance(embeddings, nn.Module)
     return embeddings
 
 
-def _has_matrix(part: nn.Module) -> bool:
-    return any(parameter.dim() > 1 for parameter in part.parameters())
-
-
-def _holds(part: nn.Module, attention: set[nn.Module]) -> bool:
-    return any(module in attention for module in part.modules())
-
-
-def _first_place(called: list[nn.Module]) -> Any:
-    return lambda part: called.index(part) if part in called else -1
-
-
-def _refused(hooks: HeadHooks, why: str) -> HeadwiseError:
+def _refused(hooks: HeadHooks, why: str, parts: str = "MLPs", kind: str = "mlps") -> HeadwiseError:
     return HeadwiseError(
-        f"the MLPs of {type(hooks.model).__name__} cannot be gated: {why}; leave 'mlps' out of components"
+        f"the {parts} of {type(hooks.model).__name__} cannot be gated: {why}; leave {kind!r} out of components"
     )

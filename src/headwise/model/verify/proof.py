@@ -13,7 +13,7 @@ refused, and the error names what broke. Which of the engine's shortcuts hold fo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from headwise.model.forward.gate import HeadGates, same_gates
 from headwise.model.forward.run import Pass, run
 from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.head_hooks import HeadHooks
-from headwise.model.sites.patch import hooked, without_cudnn_sdpa
+from headwise.model.sites.patch import first_of, hooked, without_cudnn_sdpa
 from headwise.model.sites.probe import (
     SAME,
     differ_by_rounding,
@@ -104,17 +104,11 @@ def _check_causal(model: nn.Module, plain: Tensor) -> None:
         )
 
 
-class _Reached(NamedTuple):
-    hooks: HeadHooks
-    noise: float
-    gap: float
-    checked: int
-    streams: Mapping[int, Tensor]
-    """Block -> the residual stream after it, on the probe."""
-
-
-def _reach_exactly(model: nn.Module, plain: Tensor, every_layer: bool) -> _Reached:
-    """The first mechanism for which all three identities hold."""
+def _reach_exactly(
+    model: nn.Module, plain: Tensor, every_layer: bool
+) -> tuple[HeadHooks, float, float, int, Mapping[int, Tensor]]:
+    """The first mechanism for which all three identities hold; the noise, the largest gap, on how many layers it was
+    measured, and the residual stream after each block on the probe."""
     broken: list[str] = []
     for mechanism in ("attention function", "projection hook"):
         try:
@@ -124,7 +118,7 @@ def _reach_exactly(model: nn.Module, plain: Tensor, every_layer: bool) -> _Reach
             if mechanism == "projection hook":
                 _check_split(hooks)
             noise = _check_ones(model, ones.logits, plain)
-            return _Reached(hooks, noise, *_check_zeros(hooks, ones.calls, noise, every_layer), ones.streams)
+            return hooks, noise, *_check_zeros(hooks, ones.calls, noise, every_layer), ones.streams
         except HeadwiseError as error:
             broken.append(f"by {mechanism}: {error}")
     raise HeadwiseError("; ".join(broken))
@@ -215,7 +209,18 @@ def _check_ones(model: nn.Module, logits: Tensor, plain: Tensor) -> float:
 def _check_zeros(hooks: HeadHooks, calls: _Calls, noise: float, every_layer: bool) -> tuple[float, int]:
     """The largest difference, and on how many layers; compared where the two ways could first differ, at the end of
     the head's own block."""
-    block_output = _repeated_blocks(hooks, calls)
+
+    def copied(value: Any) -> Any:
+        return value.clone() if isinstance(value, Tensor) else value  # a block may write into its input
+
+    def block_output(site: Site, heads: HeadHook | None) -> Tensor:
+        """Repeat the call of a head's block with its heads edited."""
+        block = hooks.blocks[site.block]
+        args, kwargs = calls[block]
+        with hooks.attached(heads):
+            output = block(*map(copied, args), **{name: copied(value) for name, value in kwargs.items()})
+        return widened(first_of(output))
+
     sites = hooks.sites
     chosen = sites if every_layer else [sites[i] for i in sorted({0, len(sites) // 2, len(sites) - 1})]
     worst, moved = 0.0, False
@@ -256,22 +261,6 @@ def _same_ablation(model: nn.Module, plain: Tensor, gated: Tensor, zeroed: Tenso
     return float(gap.max()) <= rounding(model, plain, noise) and (
         alike or bool(gap.max() <= changed.max() / 4)
     )
-
-
-def _repeated_blocks(hooks: HeadHooks, calls: _Calls) -> Callable[[Site, HeadHook | None], Tensor]:
-    """A function that repeats one block's call, with its heads edited, and gives its output."""
-
-    def copied(value: Any) -> Any:
-        return value.clone() if isinstance(value, Tensor) else value  # a block may write into its input
-
-    def block_output(site: Site, heads: HeadHook | None) -> Tensor:
-        block = hooks.blocks[site.block]
-        args, kwargs = calls[block]
-        with hooks.attached(heads):
-            output = block(*map(copied, args), **{name: copied(value) for name, value in kwargs.items()})
-        return widened(output if isinstance(output, Tensor) else output[0])
-
-    return block_output
 
 
 @contextmanager

@@ -30,12 +30,10 @@ def head_outputs(hooks: HeadHooks, request: Pass) -> tuple[dict[int, list[Tensor
     """Head outputs z of a pass, layer -> one for each call of the layer, and the logits."""
     outputs: dict[int, list[Tensor]] = {}
 
-    def note(layer: int, z: Tensor) -> Tensor:
+    def note(layer: int, z: Tensor) -> None:
         outputs.setdefault(layer, []).append(z)
-        return z
 
-    logits = run(hooks.model, replace(request, heads=note), hooks).logits
-    return outputs, logits
+    return outputs, run(hooks.model, replace(request, heads=note), hooks).logits
 
 
 def sharing_works(hooks: HeadHooks, plain: Tensor, noise: float, short: Pass | None) -> bool:
@@ -65,11 +63,9 @@ def last_block_alone(hooks: HeadHooks, streams: Mapping[int, Tensor]) -> Pass | 
     streams: block -> the residual stream after it on the probe, of the blocks that give out one tensor.
     """
     before = len(hooks.blocks) - 2
-    return (
-        Pass(ids=probe_input(hooks.model), resume_from=(before, streams[before]))
-        if before in streams
-        else None
-    )
+    if before not in streams:
+        return None
+    return Pass(ids=probe_input(hooks.model), resume_from=(before, streams[before]))
 
 
 def _gives(hooks: HeadHooks, request: Pass, expected: Tensor, noise: float) -> bool:
@@ -221,9 +217,7 @@ def _holds(hf: nn.Module, able: Decoding) -> bool:
             second_batched = batch.logits()
         except Exception:  # a family without this ability raises whatever it likes; it is run without
             return False
-    limit = _rounding(hf) * max(1.0, float(first.abs().max()))
-    pairs = ((first_batched, first), (second_batched, second))
-    return all(differ_by_rounding(ours, plain, limit) for ours, plain in pairs)
+    return _alike(hf, first_batched, first) and _alike(hf, second_batched, second)
 
 
 def past_works(hooks: HeadHooks, share_rows: bool) -> bool:
@@ -242,8 +236,7 @@ def past_works(hooks: HeadHooks, share_rows: bool) -> bool:
             logits = run(hooks.model, request, hooks).logits
     except Exception:  # a family without this ability raises whatever it likes; its rows are run in full
         return False
-    limit = _rounding(hooks.model) * max(1.0, float(whole.abs().max()))
-    return differ_by_rounding(logits, whole.repeat(2, 1, 1), limit)
+    return _alike(hooks.model, logits, whole.repeat(2, 1, 1))
 
 
 # ---- the short view of the reference `window` --------------------------------------------------------------
@@ -287,21 +280,21 @@ def short_view_problem(hooks: HeadHooks) -> str:
             expected = run(hooks.model, Pass(ids=ids, attention=whole_mask), hooks).logits
     except Exception as error:  # whatever a family raises whose function takes no mask
         return f"its attention function fails under a mask ({type(error).__name__})"
-    limit = _rounding(hooks.model) * max(1.0, float(plain.abs().max()))
-    if not differ_by_rounding(all_seen, plain, limit):
+    if not _alike(hooks.model, all_seen, plain):
         return "a window as long as the prompt does not give the plain logits"
-    if not differ_by_rounding(few_seen, expected, limit):
+    if not _alike(hooks.model, few_seen, expected):
         return "a short window does not give the logits of the same mask written out"
     gap, change = (float((few_seen - other).abs().max()) for other in (expected, plain))
     return "" if change > 4 * gap else "its attention function ignores a mask"
 
 
-def _rounding(hf: nn.Module) -> float:
-    """How far logits of the same text may lie apart, as a share of the largest.
+def _alike(hf: nn.Module, logits: Tensor, expected: Tensor) -> bool:
+    """Whether logits of the same text differ by rounding alone.
 
     Trained models amplify rounding on a few odd tokens: the bundled one by 300 steps of float32. A lost mask or a
     wrong position moves logits by their own size.
     """
     dtype = weight_dtype(hf)
     half = dtype in (torch.float16, torch.bfloat16)
-    return 64 * torch.finfo(dtype).eps if half else 1024 * torch.finfo(torch.float32).eps
+    share = 64 * torch.finfo(dtype).eps if half else 1024 * torch.finfo(torch.float32).eps
+    return differ_by_rounding(logits, expected, share * max(1.0, float(expected.abs().max())))

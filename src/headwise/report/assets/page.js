@@ -177,9 +177,9 @@
     return shapes;
   }
 
-  function draw(id) {
+  function draw(id, width = byId(id).clientWidth || 800) {
     const place = byId(id), chart = data.charts[id];
-    const made = layOut(chart, place.clientWidth || 800);
+    const made = layOut(chart, width);
     const own = made.layout.shapes;
     made.layout.shapes = [...own, ...marksOf(made.references)];
     // Plotly leaves the words of a colour bar where they were when the bar is turned.
@@ -195,7 +195,7 @@
         else if (point.data.meta !== undefined) showExamples(chart.sets, point.data.meta, point.id);
       });
     }
-    drawn.set(id, { ...made, own, width: place.clientWidth });
+    drawn.set(id, { ...made, own, width });
   }
 
   const waiting = new IntersectionObserver((entries) => {
@@ -210,13 +210,14 @@
     place.style.minHeight = `${layOut(chart, place.clientWidth || 800).layout.height}px`; // nothing jumps when it is drawn
     waiting.observe(place);
   }
-  const drawAll = () => { for (const id of Object.keys(data.charts)) { waiting.unobserve(byId(id)); draw(id); } };
+  const drawAll = (width) => { for (const id of Object.keys(data.charts)) { waiting.unobserve(byId(id)); draw(id, width); } };
   let timer = 0;
   addEventListener("resize", () => {
     clearTimeout(timer);
     timer = setTimeout(() => { for (const [id, was] of drawn) if (byId(id).clientWidth !== was.width) draw(id); }, 120);
   });
-  addEventListener("beforeprint", drawAll);
+  addEventListener("beforeprint", () => drawAll(850)); // page.css makes it as wide as A4 and Letter are between their margins
+  addEventListener("afterprint", () => drawAll());
 
   // ---- the chosen head ----------------------------------------------------------------------------------
   const heads = data.heads;

@@ -1,4 +1,4 @@
-"""Computing cells on a Ray cluster: one that is started for the run on this machine, or one that is there already.
+"""Computing steps on a Ray cluster: one that is started for the run on this machine, or one that is there already.
 
 Each worker is an actor that loads the study's models itself, from the hub or a folder that it sees. It is sent the
 calls of a stage once, then the number of one call after the other, and sends back what the store keeps; this process
@@ -25,8 +25,7 @@ from headwise.display import counted
 from headwise.errors import HeadwiseError, flag
 from headwise.progress import progress
 from headwise.runs.compute import LocalExecutor
-from headwise.runs.executors.ray_plan import Plan, plan
-from headwise.runs.executors.ray_worker import Worker
+from headwise.runs.executors.ray_workers import Plan, Worker, plan
 from headwise.runs.folder.info import versions
 from headwise.runs.step import Call, Finished
 from headwise.runs.stopping import handlers_kept

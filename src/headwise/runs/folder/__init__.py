@@ -1,3 +1,3 @@
-"""The run folder: begin with `folder.py`. `info.py` is run.json, `tables.py` the Parquet tables, `written.py` their
-hashes, `hold.py` the lock. May import: errors, files, `runs.store`.
+"""The run folder: begin with `folder.py`. `info.py` is run.json, `tables.py` the Parquet tables, `hold.py` the
+lock. May import: errors, files, `runs.store`.
 """

@@ -24,9 +24,9 @@ from headwise.display import counted
 from headwise.errors import HeadwiseError, flag, hint
 from headwise.files import explain_disk_errors, fsync_folder, inside, unused
 from headwise.registry import command_line, plugins
-from headwise.runs.folder import display, info
+from headwise.runs.folder import info
 from headwise.runs.folder.hold import hold, make
-from headwise.runs.folder.written import latest, record
+from headwise.runs.folder.info import latest, record
 from headwise.runs.stopping import interrupts_held
 from headwise.runs.store.plain import plain
 from headwise.runs.store.salvage import finish_salvage, move_store, salvage
@@ -162,11 +162,11 @@ class RunFolder:
         return str(self.info["status"])
 
     def __repr__(self) -> str:
-        return display.line(self.path, self.info)
+        return info.one_line(self.path, self.info)
 
     def _repr_html_(self) -> str:
         """In a notebook, its figures."""
-        return display.page(self.path, self.info, self.notices)
+        return info.as_html(self.path, self.info, self.notices)
 
     def begin(self, *, with_result: bool = False) -> None:
         """Write down that something is being computed. With `fresh`, the earlier run is set aside with the first
@@ -364,9 +364,7 @@ class RunFolder:
                 "others are computed again"
             )
         current = {**self._about, "versions": info.versions()} if self._about else {}
-        differences = [
-            phrase for name, value in current.items() for phrase in info.changes(name, earlier[name], value)
-        ]
+        differences = list(info.changes({name: earlier[name] for name in current}, current))
         if differences:
             self.notice(
                 f"the settings differ from the run in this folder: {'; '.join(differences)}; finished steps are "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from html import escape
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from headwise._version import __version__
-from headwise.bounded import read_text
+from headwise.bounded import read_text, regular
 from headwise.errors import HeadwiseError, flag, hint, quoted
 from headwise.files import explain_disk_errors, replacing
 from headwise.runs.store.plain import plain
@@ -157,34 +159,91 @@ def timestamp() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def differing(values: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The entries in which several mappings differ, by path, each with the values of all; None where one lacks it.
+def differing(values: Sequence[Mapping[str, Any]], missing: Any = None) -> dict[str, list[Any]]:
+    """The entries in which several mappings differ, by path, each with the values of all; missing: where one lacks it.
 
     >>> differing([{"n": 64, "fit": {"rate": 1}}, {"n": 64, "fit": {"rate": 2}, "seed": 1}])
     {'fit.rate': [1, 2], 'seed': [None, 1]}
     """
     found: dict[str, list[Any]] = {}
     for key in dict.fromkeys(key for one in values for key in one):
-        entries: list[Any] = [one.get(key) for one in values]
+        entries: list[Any] = [one.get(key, missing) for one in values]
         if all(isinstance(entry, dict) for entry in entries):
-            found |= {f"{key}.{name}": inner for name, inner in differing(entries).items()}
+            found |= {f"{key}.{name}": inner for name, inner in differing(entries, missing).items()}
         elif any(entry != entries[0] for entry in entries):
             found[key] = entries
     return found
 
 
-def changes(name: str, before: Any, after: Any) -> Iterator[str]:
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     """One phrase for each value that differs, named by its path.
 
-    >>> list(changes("settings", {"n": 64, "seed": 0}, {"n": 128, "seed": 0}))
+    >>> list(changes({"settings": {"n": 64, "seed": 0}}, {"settings": {"n": 128, "seed": 0}}))
     ['settings.n was 64 and is 128']
     """
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in {**after, **before}:
-            yield from changes(f"{name}.{key}", before.get(key, _MISSING), after.get(key, _MISSING))
-    elif before is _MISSING:
-        yield f"{name} was added ({quoted(after, 60)})"
-    elif after is _MISSING:
-        yield f"{name} was removed (before: {quoted(before, 60)})"
-    elif before != after:
-        yield f"{name} was {quoted(before, 60)} and is {quoted(after, 60)}"
+    for name, (new, old) in differing([after, before], _MISSING).items():
+        if old is _MISSING:
+            yield f"{name} was added ({quoted(new, 60)})"
+        elif new is _MISSING:
+            yield f"{name} was removed (before: {quoted(old, 60)})"
+        else:
+            yield f"{name} was {quoted(old, 60)} and is {quoted(new, 60)}"
+
+
+# ---- which session wrote which table -------------------------------------------------------------
+
+
+_ABOUT = ("settings", "fingerprints", "versions", "command")
+"""What a session's entry takes over from `run.json`; its `tables` are names and hashes."""
+
+
+def record(info: Mapping[str, Any], name: str, digest: str) -> list[dict[str, Any]]:
+    """The list with a table that the session of `info` is about to write; hashes of earlier files stay in it."""
+    last = next((entry for entry in reversed(info["written"]) if name in entry["tables"]), None)
+    if last is not None and last["tables"][name] == digest and _about(last) == _about(info):
+        return list(info["written"])
+    return [*info["written"], {**_about(info), "tables": {name: digest}}]
+
+
+def latest(written: Sequence[Mapping[str, Any]], without: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The list with only the last hash of each table, and none of `without`; equal sessions become one."""
+    kept: list[dict[str, Any]] = []
+    seen = set(without)
+    for entry in reversed(written):
+        tables = {name: digest for name, digest in entry["tables"].items() if name not in seen}
+        seen |= set(tables)
+        if tables and kept and _about(kept[0]) == _about(entry):
+            kept[0]["tables"] = dict(sorted({**tables, **kept[0]["tables"]}.items()))
+        elif tables:
+            kept.insert(0, {**_about(entry), "tables": tables})
+    return kept
+
+
+def session(written: Sequence[dict[str, Any]], name: str, digest: str) -> dict[str, Any] | None:
+    """The last session that wrote a table with this hash; None where none did."""
+    return next((entry for entry in reversed(written) if entry["tables"].get(name) == digest), None)
+
+
+def _about(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: entry[name] for name in _ABOUT}
+
+
+# ---- as a notebook shows it ----------------------------------------------------------------------
+
+
+def one_line(path: Path, info: Mapping[str, Any]) -> str:
+    tables = ", ".join(info.get("tables", ())) or "none yet"
+    return f"run {path.name}: study {info.get('study')}, {info.get('status')}, tables: {tables}"
+
+
+def as_html(path: Path, info: Mapping[str, Any], notices: Sequence[str]) -> str:
+    """The run as HTML, its figures inlined; all text is escaped."""
+    parts = [f"<p><strong>{escape(one_line(path, info))}</strong></p>"]
+    if notices:
+        parts.append("<ul>" + "".join(f"<li>{escape(notice)}</li>" for notice in notices) + "</ul>")
+    for figure in sorted((path / "figures").glob("*.png")):
+        data = base64.b64encode(regular(figure, root=path).read_bytes()).decode()
+        parts.append(
+            f'<img alt="{escape(figure.stem)}" style="max-width:100%" src="data:image/png;base64,{data}">'
+        )
+    return "\n".join(parts)

@@ -9,6 +9,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from headwise.bounded import read_parquet, regular
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, replacing, sha256
@@ -17,7 +21,6 @@ from headwise.tables.columns import NAME_COLUMNS, encode, leading_fields, to_arr
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
     from headwise.runs.folder.folder import RunFolder
 
@@ -32,8 +35,6 @@ def write_table(folder: RunFolder | Path | str, name: str, frames: Iterable[pd.D
     again (a list, or an object with `__iter__`; not a generator). Only a part is in memory at any time. The
     bytes depend on the rows alone, not on how they are cut into frames.
     """
-    import pyarrow.parquet as pq
-
     if iter(frames) is frames:
         raise TypeError("write_table goes through its frames twice; give a list, not a generator")
     path = table_path(folder, name)
@@ -52,8 +53,6 @@ def write_table(folder: RunFolder | Path | str, name: str, frames: Iterable[pd.D
 
 def read_table(folder: RunFolder | Path | str, name: str, columns: list[str] | None = None) -> pd.DataFrame:
     """A table of a run as a frame; with `columns`, only these."""
-    import pyarrow as pa
-
     path = table_path(folder, name)
     try:
         table = read_parquet(regular(path, root=path.parent.parent), NAME_COLUMNS)
@@ -78,10 +77,8 @@ def table_path(folder: RunFolder | Path | str, name: str) -> Path:
 
 def _common_schema(name: str, frames: Iterable[Any]) -> pa.Schema:
     """The fixed columns, then all further ones as they first appear, each in a type that fits every frame."""
-    import pyarrow as pa
-
     schema = pa.schema(leading_fields(name))
-    seen: list[pa.Schema] = []  # the many cells of a study have few kinds of frame
+    seen: list[pa.Schema] = []  # the many steps of a study have few kinds of frame
     for frame in frames:
         added = to_arrow(name, frame).schema
         if added in seen:
@@ -96,8 +93,6 @@ def _common_schema(name: str, frames: Iterable[Any]) -> pa.Schema:
 
 def _row_groups(name: str, frames: Iterable[Any], schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows in the common schema, cut anew into equal pieces."""
-    import pyarrow as pa
-
     waiting: list[pa.Table] = []
     rows = 0
     for frame in frames:
@@ -115,8 +110,6 @@ def _row_groups(name: str, frames: Iterable[Any], schema: pa.Schema) -> Iterator
 
 def _fit(name: str, frame: Any, schema: pa.Schema) -> pa.Table:
     """A frame with all columns of the common schema, in its types."""
-    import pyarrow as pa
-
     if isinstance(frame, pa.Table) and frame.schema.equals(schema):
         return frame
     table = to_arrow(name, frame)
@@ -140,8 +133,6 @@ class Spool:
         self._sizes.append(len(data))
 
     def __iter__(self) -> Iterator[pa.Table]:
-        import pyarrow as pa
-
         place = 0
         for size in self._sizes:
             self._file.seek(place)

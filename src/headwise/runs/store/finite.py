@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 _ANSWERS = ("score", "value")
 _MEASURED = ("scores", "curves", "examples")
 """The tables that hold what was measured; a summary in another one may have no answer."""
-_SAY_WHERE = ("series", "action", "k", "draw", "layer", "head", "metric", "example")
 _LISTED = 8
 
 
 def not_finite(result: Any) -> list[dict[str, Any]]:
-    """One entry for each column with such values: how many of how many, and where the first ones are."""
+    """One entry for each column with such values: how many of how many, and of which examples."""
     import numpy as np
 
     entries = []
@@ -32,15 +31,8 @@ def not_finite(result: Any) -> list[dict[str, Any]]:
             bad = ~np.isfinite(values) if name in _ANSWERS else np.isinf(values)
             if not bad.any():
                 continue
-            known = [column for column in _SAY_WHERE if column in frame.columns]
-            first = frame.loc[bad, known].head(_LISTED)
-            entry = {
-                "table": table,
-                "column": str(name),
-                "count": int(bad.sum()),
-                "of": len(frame),
-                "first": [_drop_gaps(row) for row in first.to_dict("records")],
-            }
+            count = int(bad.sum())
+            entry = {"table": table, "column": str(name), "count": count, "of": len(frame)}
             if "example" in frame.columns:
                 examples = frame.loc[bad, "example"].drop_duplicates().head(_LISTED)
                 entry["examples"] = [int(example) for example in examples]
@@ -89,7 +81,3 @@ def _examples(entry: Mapping[str, Any]) -> str:
     numbers = ", ".join(str(e) for e in entry["examples"])
     more = ", ..." if len(entry["examples"]) == _LISTED else ""
     return f" (example{'s' * (len(entry['examples']) > 1)} {numbers}{more})"
-
-
-def _drop_gaps(row: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(name): value for name, value in row.items() if value is not None and value == value}

@@ -1,10 +1,11 @@
-"""Plain JSON values: one spelling for each, and a refusal of what JSON cannot hold."""
+"""Plain JSON values: one spelling for each; refused, or shown as null, what JSON cannot hold."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
@@ -15,6 +16,19 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_asci
 def canonical(value: Any) -> str:
     """JSON with one spelling for each value."""
     return _CANONICAL.encode(value)
+
+
+def with_nulls(value: Any) -> Any:
+    """Values for JSON that is shown: NaN and infinity as null, arrays and numpy's numbers as lists and numbers."""
+    if isinstance(value, Mapping):
+        return {str(key): with_nulls(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_nulls(item) for item in value]
+    if hasattr(value, "tolist"):
+        return with_nulls(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value) if isinstance(value, Path) else value
 
 
 def plain(value: Any, where: str) -> Any:

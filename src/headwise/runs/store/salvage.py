@@ -28,7 +28,7 @@ class Salvaged(NamedTuple):
     """What came of it."""
 
     saved: int
-    """Cells that are in the new store."""
+    """Steps that are in the new store."""
     kept: Path
     """Where the damaged file is now."""
 

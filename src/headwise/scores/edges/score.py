@@ -1,28 +1,89 @@
-"""`hw.edges`: scores of direct edges between components."""
+"""`hw.edges`: scores of direct edges between components; what an edge method is, and the methods known by name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+import numpy as np
+from torch import Tensor
 
 from headwise.errors import HeadwiseError, unknown
 from headwise.heads import COMPONENTS, Head, head_list
-from headwise.heads.edge import LOGITS, SLOTS, Edge, Receiver
-from headwise.heads.edges import MOST_RESAMPLED, Edges, inputs_of, one_or_several
+from headwise.heads.components import kinds_of
+from headwise.heads.edges import (
+    LOGITS,
+    MOST_RESAMPLED,
+    SLOTS,
+    Edge,
+    Edges,
+    Receiver,
+    inputs_of,
+    one_or_several,
+)
 from headwise.metrics import metric as metric_named
 from headwise.metrics.leading_space import note_leading_space
 from headwise.model.edges.contributions import THE_INPUT, writing_order
 from headwise.model.edges.parts import Parts, take_apart
-from headwise.model.measure.positions import chosen_spans
+from headwise.model.measure.engine import Engine
+from headwise.model.measure.positions import chosen_spans, position_masks
 from headwise.model.measure.references import check_stored
-from headwise.model.measure.rows import MeasureSettings
+from headwise.model.measure.rows import Block, MeasureSettings
 from headwise.model.model import Model
 from headwise.progress import Progress, reporting
-from headwise.scores.edges.registry import EDGE_METHODS, EdgeMethod, EdgeSetup, sender_kinds
-from headwise.scores.registry import note_too_few
-from headwise.several import several
+from headwise.registry import Registry
+from headwise.scores.registry import Registered, Setup, note_too_few
+from headwise.settings import several
 from headwise.tasks.examples import Task
 from headwise.tasks.opening import TaskLike, as_task
+
+
+@dataclass
+class EdgeSetup(Setup):
+    """Everything an edge method may need: what to score, and how."""
+
+    edges: list[Edge] = field(default_factory=list)
+    """What to score; values come in this order."""
+    parts: Parts = field(default_factory=lambda: Parts(()))
+    """The blocks of the model, taken apart."""
+
+    @cached_property
+    def spans(self) -> tuple[str, ...]:
+        """The spans that edges are restricted to; empty where none is."""
+        return tuple(dict.fromkeys(edge.span for edge in self.edges if edge.span))
+
+    def block(self, engine: Engine, numbers: Sequence[int]) -> tuple[Block, dict[str, Tensor]]:
+        """The rows of these numbers, and the positions of each span in them."""
+        block = engine.table.block(numbers)
+        return block, position_masks(self.model.text, self.task, block.rows, block.length, self.spans)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeMethod(Registered):
+    """A registered way to score edges; it gives values per example and edge `[E, N]`."""
+
+    gradient: bool = False
+    """Whether it needs a metric with a gradient at other gates."""
+    gates: bool = False
+    """Whether it gates heads, MLPs and embeddings together, whichever edges are asked for."""
+
+
+def sender_kinds(edges: Iterable[Edge]) -> tuple[str, ...]:
+    """The kinds of component whose references are needed: heads, and those of the senders."""
+    return kinds_of([Head(0, 0), *(edge.sender for edge in edges)])
+
+
+EDGE_METHODS: Registry[EdgeMethod] = Registry("edge method", "headwise.scores.edges.methods")
+
+
+def register(name: str, **fields: Any) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
+    """Make an edge method known under `name`; the other arguments are the fields of `EdgeMethod`, such as `about`."""
+    return EDGE_METHODS.decorator(name, lambda run: EdgeMethod(name=name, run=run, **fields))
+
+
+edge_methods = EDGE_METHODS.all
 
 
 def edges(
@@ -66,13 +127,8 @@ def edges(
     chosen.settings(**options)
     task = as_task(task, model, {})
     note_leading_space(model, task)
-    MeasureSettings(
-        reference=reference,
-        positions=positions,
-        seed=seed,
-        batch_tokens=batch_tokens,
-        components=tuple(several(components)),
-    )
+    settings: dict[str, Any] = {"reference": reference, "positions": positions, "seed": seed}
+    MeasureSettings(**settings, batch_tokens=batch_tokens, components=tuple(several(components)))
     check_stored(reference, "the edges")
     measured = metric_named(metric or task.metric)
     _check_metric(chosen, measured)
@@ -87,18 +143,9 @@ def edges(
         note_too_few(task, len(listed), "edge")
     with reporting(f"{method} edges on {task.name}", steps, progress) as setup.advance:
         examples = chosen.run(setup, **options)
-    details = {"reference": reference, "positions": positions, "seed": seed, **options, **setup.details}
-    return Edges(
-        listed,
-        examples,
-        model.name,
-        task.name,
-        method,
-        measured.name,
-        {part.layer: part.heads // part.kv_heads for part in parts.blocks},
-        details | {"examples": task.fingerprint},
-        task.shared_groups(),
-    )
+    details = {**settings, **options, **setup.spent, **setup.details, "examples": task.fingerprint}
+    names = (model.name, task.name, method, measured.name)
+    return Edges(listed, examples, *names, _sharing(parts), details, task.shared_groups())
 
 
 def edge_cost(
@@ -120,7 +167,7 @@ def edge_cost(
 
 
 def _steps(chosen: EdgeMethod, task: Task, listed: Sequence[Edge]) -> int:
-    return len(task) * (1 if chosen.gradient else len(listed))
+    return len(task) * (1 if chosen.gradient or chosen.first_order else len(listed))
 
 
 def check_edges(model: Model, methods: Sequence[str], metric: str, into: Any) -> None:
@@ -174,10 +221,12 @@ def _receivers(parts: Parts, into: Any, components: Sequence[str], slots: Sequen
             "kv_heads is no component of edges: a key/value head writes nothing itself; name what reads, such as "
             "into='L3KV1.K'"
         )
-    sharing = {part.layer: part.heads // part.kv_heads for part in parts.blocks}
-    existing = [
-        receiver for part in parts.blocks for receiver in _of_block(part.layer, part.heads, part.kv_heads)
-    ]
+    sharing = _sharing(parts)
+    existing: list[Receiver] = []
+    for part in parts.blocks:
+        existing += [Receiver(part.layer, head, "Q") for head in range(part.heads)]
+        existing += [Receiver(part.layer, head, slot) for slot in "KV" for head in range(part.kv_heads)]
+        existing.append(Receiver(part.layer, -1, "MLP"))
     wanted_slots = several(slots)
     for slot in wanted_slots:
         if slot not in SLOTS:
@@ -198,10 +247,9 @@ def _receivers(parts: Parts, into: Any, components: Sequence[str], slots: Sequen
     return [receiver for receiver in found if receiver.slot in wanted_slots]
 
 
-def _of_block(layer: int, heads: int, kv_heads: int) -> list[Receiver]:
-    queries = [Receiver(layer, head, "Q") for head in range(heads)]
-    keys = [Receiver(layer, head, slot) for slot in "KV" for head in range(kv_heads)]
-    return [*queries, *keys, Receiver(layer, -1, "MLP")]
+def _sharing(parts: Parts) -> dict[int, int]:
+    """Layer -> how many heads share one key/value head."""
+    return {part.layer: part.heads // part.kv_heads for part in parts.blocks}
 
 
 def _check_metric(chosen: EdgeMethod, measured: Any) -> None:

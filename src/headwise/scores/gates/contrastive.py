@@ -114,12 +114,10 @@ def evaluate(
     rows = []
     for name, pair in pairs.items():
         for side, task in zip(("keep", "lose"), pair, strict=True):
-            means = {
-                measured: Engine(model, task, metric(measured), **engine)
-                .measure(variants)
-                .values.mean(axis=1)
-                for measured in ("mean_logprob", "accuracy")
-            }
+            means = {}
+            for measured in ("mean_logprob", "accuracy"):
+                under_gates = Engine(model, task, metric(measured), **engine).measure(variants)
+                means[measured] = under_gates.values.mean(axis=1)
             for variant, seed in enumerate([-1, *seeds]):
                 row = {"pair": name, "side": side, "task": task.name, "seed": seed, "n": len(task)}
                 rows.append(row | {measured: float(values[variant]) for measured, values in means.items()})

@@ -27,14 +27,14 @@ from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
 from headwise.model.model import Model
 from headwise.names import window_of
-from headwise.scores.gates.batches import (
+from headwise.scores.gates.row_gradients import (
     CPU_OVERHEAD,
     DEVICE_OVERHEAD,
+    ShapedGradients,
     device_tokens,
     packed_pieces,
     padded_pieces,
 )
-from headwise.scores.gates.row_gradients import ShapedGradients
 from headwise.tasks.examples import Task
 
 CPU_SHARE, CPU_FEWEST, CPU_MOST = 0.42, 40, 168
@@ -89,7 +89,11 @@ class GateLikelihood:
         return values, gradients
 
     def _gradients_in_pieces(self, gates: np.ndarray, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        self._grow()
+        self._calm += 1
+        if (
+            self._room is not None and self._calm > CALM_UPDATES
+        ):  # memory may have been short for a while only
+            self._room, self._calm = 2 * self._room, 0
         S, B = examples.shape
         model, table = self.model, self.engine.table
         leaf = torch.tensor(gates, dtype=model.gate_dtype, device=model.device, requires_grad=True)
@@ -121,12 +125,6 @@ class GateLikelihood:
     def _shrink(self, tokens: int) -> None:
         self._room, self._calm = max(1, min(self._room or tokens, tokens) // 2), 0
 
-    def _grow(self) -> None:
-        """Memory may have been short for a while only, such as for another program on the device."""
-        self._calm += 1
-        if self._room is not None and self._calm > CALM_UPDATES:
-            self._room, self._calm = 2 * self._room, 0
-
     def _pieces(self, numbers: np.ndarray) -> list[np.ndarray]:
         lengths, budget = self._lengths[numbers], self._budget(numbers)
         if self.packed:
@@ -150,11 +148,11 @@ class GateLikelihood:
         packed = Packed.of(block.rows, self.model.device)
         unembedding = self.model.capabilities.plain_unembedding
         positions = (packed.row, packed.place)
-        asked = packed.pass_(
+        forward_pass = packed.pass_(
             heads=HeadGates(gates, reference=block.references, mask=block.mask, packed=positions),
             hidden=unembedding is not None,
         )
-        logits = self.model.run(asked).logits  # hidden states where there is a plain unembedding
+        logits = self.model.run(forward_pass).logits  # hidden states where there is a plain unembedding
         if unembedding is None:
             each = token_logprobs(logits, packed.tokens)
         else:

@@ -1,38 +1,189 @@
 """`hw.interactions`: which heads back each other up, and which need each other.
 
-U units, P pairs, E examples, L layers, H heads.
+E examples, P pairs, U units, L layers, H heads.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pandas as pd
 
+from headwise import stats
+from headwise.display import html_table
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Order, Scores, head_list
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
+from headwise.names import ablation_name
 from headwise.progress import Progress, reporting
 from headwise.scores.ablation import CALL_COST, AblationOptions
 from headwise.scores.adaptive.adaptive import to_precision
 from headwise.scores.adaptive.sample import Sample, design_effect
 from headwise.scores.interactions.pairs import (
+    EstimateAgreement,
     Unit,
+    agreement_with_estimate,
     all_pairs,
     estimated_interactions,
     pair_effects,
     unit_gates,
 )
-from headwise.scores.interactions.result import Interactions
 from headwise.scores.measure import MeasureOptions
 from headwise.scores.registry import BACKWARD_ROWS, note_too_few
+from headwise.tables.codec import stored
+from headwise.tables.frames import by_size
 from headwise.tasks.opening import TaskLike, as_task
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+_ESTIMATES = ("values", "stderr", "lo", "hi", "p", "n")
+
+
+@stored
+@dataclass(frozen=True, repr=False)
+class Interactions:
+    """Joint effects of pairs of units; a unit is a head, or heads that are removed together.
+
+    The interaction of a pair is E({a, b}) − E({a}) − E({b}), where E is the metric with all heads minus the metric
+    without the set. Where the joint effect is positive, positive: the two back each other up; negative: they need each
+    other. Heads interact a little through the final norm alone, so read sizes, not only q.
+    """
+
+    units: list[Unit]
+    pairs: np.ndarray
+    """`[P, 2]`: numbers of units."""
+    single: np.ndarray
+    """`[E, U]`: the effect of removing each unit alone."""
+    interaction: np.ndarray
+    """`[E, P]`; NaN where an example was not run."""
+    model: str
+    task: str
+    metric: str
+    reference: str
+    estimate: np.ndarray | None = None
+    """`[E, P]`: the first-order estimate, where it was asked for."""
+    tests: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """`values`, `stderr`, `lo`, `hi`, `p` and `n` `[P]`: of a call that did not run every example, or what
+    `tested` gave, where it should not be computed again."""
+    groups: Sequence[str | None] | None = None
+    """The group of every example, where some share one: intervals and tests then count groups."""
+    given: bool = False
+    """Whether the first unit is a removed set, and every pair is this set with one head."""
+    seed: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Forward rows and the rule, where not every example was run."""
+
+    @property
+    def n(self) -> int:
+        """The number of examples."""
+        return len(self.single)
+
+    @property
+    def names(self) -> list[str]:
+        """The units by name: `L23H3`, or `L20H1+L23H3`."""
+        return ["+".join(map(str, unit)) for unit in self.units]
+
+    @property
+    def heads(self) -> list[Head]:
+        """The units that are one head."""
+        return [unit[0] for unit in self.units if len(unit) == 1]
+
+    @cached_property
+    def _tested(self) -> dict[str, np.ndarray]:
+        """Mean, standard error, interval, p and n of each interaction."""
+        if self.tests:
+            return {name: np.asarray(self.tests[name]) for name in _ESTIMATES}
+        return tested(self.interaction, self.groups, self.seed)
+
+    def measured_tables(self) -> dict[str, pd.DataFrame]:
+        """What must not be infinite."""
+        return {"interactions": pd.DataFrame({"interaction": self._tested["values"]})}
+
+    def table(self) -> pd.DataFrame:
+        """One row per pair, the largest interaction first.
+
+        `effect_a`, `effect_b`: removing one alone; `joint`: removing both; `conditional`: the effect of b where a is
+        removed already (`effect_b` + `interaction`); `interaction` with `stderr`, `lo`, `hi`, `n`, `p` (sign-flip test
+        over examples) and `q` (Benjamini–Hochberg over all pairs); `estimate`: first order, where asked for.
+        """
+        found, names = self._tested, np.array(self.names, dtype=object)
+        a, b = self.pairs.T
+        single = self.single.mean(axis=0)
+        columns: dict[str, Any] = {"model": self.model, "task": self.task, "a": names[a], "b": names[b]}
+        columns |= {"effect_a": single[a], "effect_b": single[b]}
+        columns |= {"joint": single[a] + single[b] + found["values"]}
+        columns |= {"conditional": single[b] + found["values"], "interaction": found["values"]}
+        columns |= {name: found[name] for name in ("stderr", "lo", "hi", "n", "p")}
+        columns |= {"q": stats.benjamini_hochberg(found["p"])}
+        if self.estimate is not None:
+            columns["estimate"] = self.estimate.mean(axis=0)
+        table = pd.DataFrame(columns).assign(metric=self.metric, reference=self.reference)
+        return by_size(table, "interaction").reset_index(drop=True)
+
+    def matrix(self, of: str = "interaction") -> pd.DataFrame:
+        """A column of the table as a symmetric matrix of units; NaN on the diagonal and where no pair was measured."""
+        table = self.table()
+        if of not in table or not pd.api.types.is_numeric_dtype(table[of]):
+            raise HeadwiseError(
+                f"the table has no column of numbers {of!r}; it has {', '.join(map(str, table))}"
+            )
+        square = pd.DataFrame(np.nan, index=self.names, columns=self.names)
+        for row in table[["a", "b", of]].itertuples(index=False):
+            square.loc[row.a, row.b] = square.loc[row.b, row.a] = row[2]
+        return square
+
+    def agreement(self) -> EstimateAgreement:
+        """How far the first-order estimate agrees with the exact interactions."""
+        if self.estimate is None:
+            raise HeadwiseError("no estimate was computed; give estimate=True to hw.interactions")
+        return agreement_with_estimate(self._tested["values"], self.estimate.mean(axis=0))
+
+    def plot(self, order: str = "layer") -> Any:
+        """Draw the interaction matrix, or the effects given the removed set; returns the matplotlib figure.
+
+        order: of the heads in the matrix, by `layer` or by `cluster`.
+        """
+        from headwise.charts.interactions import interaction_chart
+        from headwise.charts.static import figure
+
+        return figure(interaction_chart(self.table(), order=order))
+
+    def _lines(self, most: int = 3) -> list[tuple[str, str, str]]:
+        return [
+            (f"{row.a}, {row.b}", f"{row.interaction:+.3g} [{row.lo:+.3g}, {row.hi:+.3g}]", f"{row.q:.2g}")
+            for row in self.table().head(most).itertuples()
+        ]
+
+    def __repr__(self) -> str:
+        first = "; ".join(f"{pair} {value}" for pair, value, _ in self._lines())
+        return (
+            f"Interactions({self.metric} on {self.task}, {self.model}, {ablation_name(self.reference)}, n = {self.n}, "
+            f"{len(self.pairs)} pairs of {len(self.units)}; largest: {first})"
+        )
+
+    def _repr_html_(self) -> str:
+        title = f"Interactions on {self.task}, {self.model}, {ablation_name(self.reference)}, n = {self.n}"
+        return html_table(title, ["pair", f"interaction ({self.metric})", "q"], self._lines(10))
+
+
+def tested(values: np.ndarray, groups: Any, seed: int) -> dict[str, np.ndarray]:
+    """Mean, standard error, interval, sign-flip p and n of each column of `values[E, P]`."""
+    from headwise.stats.resampling import group_codes, standard_error
+
+    lo, hi = stats.effect_interval(values, groups=groups)
+    stderr = standard_error(values, group_codes(groups, len(values)))
+    p = stats.sign_flip_staged(values, groups=groups, seed=seed)
+    n = np.full(values.shape[1], len(values))
+    return {"values": values.mean(axis=0), "stderr": stderr, "lo": lo, "hi": hi, "p": p, "n": n}
+
 
 FIRST = 40
 """Heads of an order whose pairs are measured by default."""
@@ -48,7 +199,7 @@ def interactions(
     estimate: bool | None = None,
     metric: str | None = None,
     progress: Progress = True,
-    **how: Unpack[MeasureOptions],
+    **options: Unpack[MeasureOptions],
 ) -> Interactions:
     """Exact joint effects of pairs of heads, their interactions, intervals and q-values.
 
@@ -64,12 +215,12 @@ def interactions(
         `hw.score`, with the first-order estimate as control variate); pairs that do nothing are dropped after 8.
     estimate: also compute the first-order estimate (attribution where one head is removed minus plain attribution), one
         backward pass per head. By default only where it is cheap: with `given` and with `precision`.
-    how: `reference`, `positions`, `seed`, `reference_task`, `batch_tokens`, as for `hw.measure`.
+    options: `reference`, `positions`, `seed`, `reference_task`, `batch_tokens`, as for `hw.measure`.
 
     >>> hw.interactions(model, task, ["L3H2", "L5H0", "L7H1"]).table()         # doctest: +SKIP
     """
     task = as_task(task, model, {})
-    how["reference"] = how.get("reference") or "mean"
+    options["reference"] = options.get("reference") or "mean"
     chosen = metric_named(metric or task.metric)
     AblationOptions(precision=precision)
     if precision is not None and not chosen.differentiable:
@@ -83,7 +234,7 @@ def interactions(
             f"the first-order estimate needs a gradient at all gates 1, which is 0 or undefined for the metric "
             f"{chosen.name!r}; use logit_diff or logprob, or leave estimate out"
         )
-    quiet = Engine(model, task, chosen, **how)
+    quiet = Engine(model, task, chosen, **options)
     units, pairs = _units(model, _heads(quiet, heads, given), given)
     if precision is None:
         note_too_few(task, len(pairs), "pair")
@@ -91,32 +242,34 @@ def interactions(
     if wanted and chosen.first_order:
         cheap = estimated_interactions(quiet, units, pairs, both=given is None)
     with reporting(f"interactions on {task.name}", len(pairs) * len(quiet.rows), progress) as advance:
-        engine = Engine(model, task, chosen, advance=advance, **how)
-        made = Interactions(
+        engine = Engine(model, task, chosen, advance=advance, **options)
+        result = Interactions(
             units, pairs, np.empty(0), np.empty(0), model.name, task.name, chosen.name, quiet.reference, cheap,
-            groups=task.shared_groups(), given=given is not None, seed=int(how.get("seed", 0)),
+            groups=task.shared_groups(), given=given is not None, seed=int(options.get("seed", 0)),
         )  # fmt: skip
         if precision is not None:
             single = quiet.measure(unit_gates(units, model.shape)).effects.T
-            return _adaptive(engine, replace(made, single=single), precision)
+            return _adaptive(engine, replace(result, single=single), precision)
         found = pair_effects(engine, units, pairs)
-        return replace(made, interaction=found.interaction, single=found.single(pairs, len(units)))
+        return replace(result, interaction=found.interaction, single=found.single(pairs, len(units)))
 
 
-def _adaptive(engine: Engine, made: Interactions, precision: float) -> Interactions:
+def _adaptive(engine: Engine, result: Interactions, precision: float) -> Interactions:
     """Each interaction to ± precision, from as few examples as that takes."""
-    N, P = len(engine.task), len(made.pairs)
+    N, P = len(engine.task), len(result.pairs)
     sample = Sample(
-        lambda numbers, examples: pair_effects(engine, made.units, made.pairs[numbers], examples).interaction,
-        made.estimate,
+        lambda numbers, examples: (
+            pair_effects(engine, result.units, result.pairs[numbers], examples).interaction
+        ),
+        result.estimate,
         (N, P),
-        crowding=design_effect(made.groups),
-        seed=made.seed,
+        crowding=design_effect(result.groups),
+        seed=result.seed,
         call_cost=CALL_COST["cpu" if engine.model.device.type == "cpu" else "accelerator"],
     )
     found = to_precision(sample, precision)
-    removed = np.unique(made.pairs if not made.given else made.pairs[:, 0])
-    backward = 0 if made.estimate is None else BACKWARD_ROWS * N * (1 + len(removed))
+    removed = np.unique(result.pairs if not result.given else result.pairs[:, 0])
+    backward = 0 if result.estimate is None else BACKWARD_ROWS * N * (1 + len(removed))
     spent = found.pairs + backward
     details = {
         "rule": f"every interaction to ± {precision:g} with 95 % confidence",
@@ -124,8 +277,8 @@ def _adaptive(engine: Engine, made: Interactions, precision: float) -> Interacti
         "rows_exhaustive": N * P,
         "ratio": N * P / spent,
     }
-    tests = {name: getattr(found, name) for name in ("values", "stderr", "lo", "hi", "p", "n")}
-    return replace(made, interaction=found.examples, tests=tests, details=details)
+    tests = {name: getattr(found, name) for name in _ESTIMATES}
+    return replace(result, interaction=found.examples, tests=tests, details=details)
 
 
 def _heads(engine: Engine, heads: Any, given: Any) -> Order:

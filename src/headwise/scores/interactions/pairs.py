@@ -56,11 +56,6 @@ class PairEffects(NamedTuple):
         return alone
 
 
-def unit_name(unit: Unit) -> str:
-    """`L23H3`, or `L20H1+L23H3` for several heads."""
-    return "+".join(map(str, unit))
-
-
 def unit_gates(units: Sequence[Unit], shape: tuple[int, int]) -> np.ndarray:
     """Gates `[U, L, H]`, each with the heads of one unit at 0."""
     return np.stack([mask_gates(unit, shape) for unit in units])

@@ -272,18 +272,12 @@ def group_table(
         (lo, excess_lo), (hi, excess_hi) = both
         p = float(stats.sign_flip(excess[:, None], groups=examples, seed=seed)[0])
         beaten = int((random >= excess.mean()).sum())
-        rows.append(
-            {
-                "group": number + 1,
-                "heads": " ".join(map(str, heads)),
-                "size": len(heads),
-                "joint": joint.mean(),
-            }
-            | {"lo": lo, "hi": hi, "sum": joint.mean() - excess.mean(), "excess": excess.mean()}
-            | {"excess_lo": excess_lo, "excess_hi": excess_hi, "p": p, "random_excess": random.mean()}
-            | {"random_largest": random.max(), "p_random": (1 + beaten) / (1 + draws), "draws": draws}
-            | {"moved": sum(draw.moved for draw in drawn), "n": len(joint)}
-        )
+        row: dict[str, Any] = {"group": number + 1, "heads": " ".join(map(str, heads)), "size": len(heads)}
+        row |= {"joint": joint.mean(), "lo": lo, "hi": hi, "sum": joint.mean() - excess.mean()}
+        row |= {"excess": excess.mean(), "excess_lo": excess_lo, "excess_hi": excess_hi, "p": p}
+        row |= {"random_excess": random.mean(), "random_largest": random.max()}
+        row |= {"p_random": (1 + beaten) / (1 + draws), "draws": draws}
+        rows.append(row | {"moved": sum(draw.moved for draw in drawn), "n": len(joint)})
     table = pd.DataFrame(rows)
     return table.assign(q=stats.benjamini_hochberg(table["p"].to_numpy())) if rows else table
 

@@ -20,10 +20,9 @@ import numpy as np
 from pydantic import Field
 
 from headwise.errors import HeadwiseError
-from headwise.scores.gates.batches import batches
 from headwise.scores.gates.fit import Rates
+from headwise.scores.gates.row_gradients import batches
 from headwise.scores.nested.problem import (
-    SIZES,
     Problem,
     draw_sizes,
     grid_sizes,
@@ -32,6 +31,7 @@ from headwise.scores.nested.problem import (
     soft_masks,
 )
 from headwise.settings import Count, Settings, Several, Share, one_of
+from headwise.tables.codec import stored
 
 # ---- the loss -----------------------------------------------------------------------------------------
 
@@ -108,9 +108,8 @@ class NestedFit(Settings):
     examples: Count = 8
     """Examples per update and seed."""
     masks: Count = 8
-    """Circuit sizes k per update, all run on the same examples: an update has examples × masks rows per seed."""
-    sizes: Annotated[str, one_of("sizes", lambda: SIZES)] = "both"
-    """How the sizes of an update are drawn: `log` (log-uniformly), `uniform`, or `both` (half of them each way)."""
+    """Circuit sizes k per update, half of them drawn log-uniformly, half uniformly, all run on the same examples: an
+    update has examples × masks rows per seed."""
     rows: Count | None = None
     """Maximum number of rows of one seed in backward passes; null: as many as the updates have."""
     objective: Annotated[str, one_of("objective", lambda: OBJECTIVES)] = "match"
@@ -150,11 +149,13 @@ class NestedFit(Settings):
         return self.replaced(examples=examples, masks=masks, updates=updates, rate=rate, rows=None)
 
 
+@stored
 @dataclass
 class SeedFit:
     """Where the training of one seed ended, and how it got there."""
 
     strengths: np.ndarray  # N: those of the best check
+    flat: np.ndarray  # N: share of the rows on which the slope was exactly 0
     losses: list[float] = field(default_factory=list)
     """The loss on each update's examples, before the update."""
     checks: list[tuple[int, float]] = field(default_factory=list)
@@ -187,6 +188,8 @@ def fit_orders(
             if advance:
                 advance(chosen.updates - update - 1)
             break
+    for fit in run.fits:
+        fit.flat = fit.flat / len(fit.losses)
     return run.fits
 
 
@@ -200,7 +203,7 @@ class _Training:
         self.random = [np.random.default_rng([seed, 5]) for seed in seeds]
         noise = np.stack([one.normal(0, _NOISE, problem.size) for one in self.random])
         self.strengths = start[None] + noise
-        self.fits = [SeedFit(one.copy()) for one in self.strengths]
+        self.fits = [SeedFit(one.copy(), np.zeros(problem.size)) for one in self.strengths]
         self.active = np.arange(len(seeds))
         self._examples = [batches(len(problem.train), settings.examples, (seed, 6)) for seed in seeds]
         self._first, self._second = np.zeros_like(self.strengths), np.zeros_like(self.strengths)
@@ -211,14 +214,13 @@ class _Training:
         s, problem = self.settings, self.problem
         done = update / max(1, s.updates - 1)
         temperature = float(np.exp(np.interp(done, [0, 1], np.log(s.temperature))))
-        sizes = np.concatenate(
-            [draw_sizes(self.random[i], s.masks, problem.size, s.sizes) for i in self.active]
-        )
+        sizes = np.concatenate([draw_sizes(self.random[i], s.masks, problem.size) for i in self.active])
         numbers = np.repeat([problem.train[next(self._examples[i])] for i in self.active], s.masks, axis=0)
         strengths = np.repeat(self.strengths[self.active], s.masks, axis=0)  # G, N
         soft = soft_masks(strengths, sizes, temperature)
         masks = hard_masks(strengths, sizes) if update >= s.hard * s.updates else soft
         errors, by_mask = problem.gradients(masks, numbers)
+        flat = (by_mask == 0).reshape(len(self.active), -1, problem.size).mean(1)
         losses, slopes = row_losses(errors, s.objective, s.of_mean, s.below, row_weights(problem, s, numbers))
         losses = losses + (masks * problem.prices).sum(1)
         if not np.isfinite(losses).all():
@@ -229,8 +231,11 @@ class _Training:
         gradient = mask_gradient(soft, by_mask, temperature)
         per_seed = gradient.reshape(len(self.active), s.masks, -1).mean(1)
         self._move(per_seed, update, float(np.interp(done, [0, 1], s.rate)))
-        for i, loss in zip(self.active, losses.reshape(len(self.active), -1).mean(1), strict=True):
+        for i, loss, zeros in zip(
+            self.active, losses.reshape(len(self.active), -1).mean(1), flat, strict=True
+        ):
             self.fits[i].losses.append(float(loss))
+            self.fits[i].flat += zeros
 
     def _move(self, gradient: np.ndarray, update: int, rate: float) -> None:
         """Adam (Kingma and Ba 2015, arXiv 1412.6980)."""

@@ -25,10 +25,12 @@ from headwise.files import replacing
 from headwise.heads import head_list, single_gates
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
+from headwise.progress import scaled_progress
 from headwise.scores.nested.fit import PRICE, NestedFit, SeedFit, fit_orders, order_costs
 from headwise.scores.nested.problem import Problem, grid_sizes
-from headwise.scores.registry import BACKWARD_ROWS, Setup, register, scaled_progress
+from headwise.scores.registry import BACKWARD_ROWS, Setup, register
 from headwise.settings import Count, Share, one_of
+from headwise.tables.codec import load_result, save_result
 from headwise.tasks.examples import Task
 
 log = logging.getLogger("headwise")
@@ -37,6 +39,9 @@ STARTS = ("zero", "ablation", "attribution")
 UNIT = "rank"
 DENSE_GRID = 40
 """Circuit sizes at which finished orders are compared, and at which the chosen one is shown."""
+FLAT = 0.01
+"""A component whose slope is exactly 0 on more than this share of the rows, and not on all, has steps: slopes say
+nothing between them. Elsewhere a slope is exactly 0 only where a component equals what replaces it."""
 
 
 class NestedOptions(NestedFit):
@@ -65,7 +70,7 @@ def _rows(model: Model, task: Task, reference: str, options: Mapping[str, Any]) 
     steps=lambda model, task: NestedOptions().updates,
     rows=_rows,
     options=NestedOptions,
-    version=2,
+    version=3,
     learned=True,
     components=True,
 )
@@ -81,7 +86,9 @@ def nested(setup: Setup, **options: Any) -> np.ndarray:
     the order on examples that it was not found on.
 
     `details`: `order` (the chosen ranking), `training` (loss of every update and cost of every check, by seed), `curve`
-    (explained effect on the held-back examples), `chosen` (the seed and its cost), `rows`, `effect`.
+    (explained effect on the held-back examples), `chosen` (the seed and its cost), `rows`, `effect`; `exact` (the seeds
+    whose order is that of exact ablation: where slopes are exactly 0 on some rows, as in compiled programs, training
+    learns little, and the exact order replaces each one that it beats on the held-back examples).
 
     Cost: 400 updates of 64 rows per seed, each a forward and a backward pass; `rows` bounds it. Known failures: heads
     that can replace one another are ranked by chance; few examples are overfitted (compare `curve` with a sweep on
@@ -89,30 +96,34 @@ def nested(setup: Setup, **options: Any) -> np.ndarray:
     and all heads get 0, with a note. Related: MAttr (arXiv 2609.25518), Edge Pruning (Bhaskar et
     al. 2024, arXiv 2406.16778).
     """
-    asked = NestedOptions(**options)
+    request = NestedOptions(**options)
     if not setup.metric.differentiable:
         raise HeadwiseError(
             f"the metric {setup.metric.name!r} has no gradient, which the method 'nested' trains by; use one such as "
             "logit_diff or logprob"
         )
     setup.unit = UNIT
-    seeds = list(range(setup.seed, setup.seed + asked.seeds))
+    seeds = list(range(setup.seed, setup.seed + request.seeds))
     began, seconds = time.perf_counter(), {}
     setup.details |= {"replicates": "seeds", "seeds": seeds, "meaning": "a ranking, not an effect size"}
     silent = Engine(setup.model, setup.task, setup.metric, **setup.engine_options)  # progress counts updates
-    problem = Problem.of(silent, setup.exists, asked.held_back, setup.seed)
-    if asked.avoid:
-        problem.prices = _prices(setup, asked.avoid)
+    problem = Problem.of(silent, setup.exists, request.held_back, setup.seed)
+    if request.avoid:
+        problem.prices = _prices(setup, request.avoid)
     lo, hi = problem.interval()
     setup.details["effect"] = [problem.effect, lo, hi]
     if problem.size < 2 or not (lo > 0 or hi < 0):
-        return _nothing(setup, problem, asked.seeds)
-    start = _start(setup, problem, asked.start)
-    fits = _fits(setup, problem, start, seeds, asked)
+        return _nothing(setup, problem, request.seeds)
+    start = _start(setup, problem, request.start)
+    fits = _fits(setup, problem, start, seeds, request)
+    if request.start != "ablation":
+        _exact_on_steps(setup, problem, fits, request)
     seconds["training"] = time.perf_counter() - began
     orders = [np.argsort(-fit.strengths, kind="stable") for fit in fits]
-    values = _strengths(orders)  # S, N
-    costs = _costs(problem, values, fits, asked)
+    values = np.stack([_rank_values(order) for order in orders])  # S, N: strengths that rank as the orders do
+    costs = np.array([fits[0].cost])  # of a single one, what its checks found
+    if len(fits) > 1:
+        costs = order_costs(problem, values, request, DENSE_GRID, np.arange(len(problem.full)))
     _estimates(setup, values, int(costs.argmin()))
     _details(setup, problem, fits, orders, costs)
     seconds["choice"] = time.perf_counter() - began - seconds["training"]
@@ -129,42 +140,67 @@ def _prices(setup: Setup, avoid: Sequence[str]) -> np.ndarray:
 
 
 def _fits(
-    setup: Setup, problem: Problem, start: np.ndarray, seeds: list[int], asked: NestedOptions
+    setup: Setup, problem: Problem, start: np.ndarray, seeds: list[int], request: NestedOptions
 ) -> list[SeedFit]:
     """The fit of every seed: together on a device that is faster with more rows, else one by one."""
-    fit = NestedFit(**{name: getattr(asked, name) for name in NestedFit.model_fields})
+    fit = NestedFit(**{name: getattr(request, name) for name in NestedFit.model_fields})
     together = setup.model.device.type != "cpu"
     steps = fit.sized.updates * (1 if together else len(seeds))
     advance = scaled_progress(setup.advance, NestedOptions().updates / steps)
     if together:
         return fit_orders(problem, start, seeds, fit, advance)
-    store = finished_seeds(setup, fit, asked.start, asked.held_back)
-    fits = [store.get(seed, partial(_one_fit, problem, start, seed, fit, advance)) for seed in seeds]
-    store.remove()
+    files = [_finished_seed(setup, seed, fit, request) for seed in seeds]
+    fits = [
+        _kept(path, partial(fit_orders, problem, start, [seed], fit, advance))
+        for seed, path in zip(seeds, files, strict=True)
+    ]
+    for path in filter(None, files):
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder holds what others have not finished yet
+            path.parent.rmdir()
     return fits
 
 
-def _one_fit(
-    problem: Problem,
-    start: np.ndarray,
-    seed: int,
-    fit: NestedFit,
-    advance: Callable[[int], None] | None,
-) -> SeedFit:
-    (alone,) = fit_orders(problem, start, [seed], fit, advance)
-    return alone
+def _kept(path: Path | None, train: Callable[[], list[SeedFit]]) -> SeedFit:
+    """The fit of a seed: read, or trained and kept."""
+    if path is None:
+        return train()[0]
+    with suppress(HeadwiseError):  # not finished before, or damaged
+        return load_result(path, SeedFit)
+    (fit,) = train()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as new:
+        save_result(new, fit)
+    return fit
 
 
-def _costs(problem: Problem, values: np.ndarray, fits: list[SeedFit], asked: NestedOptions) -> np.ndarray:
-    """The cost of each of the orders `values[S, N]` on all examples `[S]`; of a single one, what its checks found."""
-    if len(fits) == 1:
-        return np.array([fits[0].cost])
-    return order_costs(problem, values, asked, DENSE_GRID, np.arange(len(problem.full)))
+def _exact_on_steps(setup: Setup, problem: Problem, fits: list[SeedFit], request: NestedOptions) -> None:
+    """Where slopes were exactly 0, exact effects of single components say more: each order that they beat is theirs."""
+    flat = np.stack([fit.flat for fit in fits])
+    if not ((flat > FLAT) & (flat < 1)).any():
+        return
+    exact = _start(setup, problem, "ablation")
+    cost = float(order_costs(problem, exact[None], request, request.grid, problem.held)[0])
+    setup.details["exact"] = [
+        seed for seed, fit in zip(setup.details["seeds"], fits, strict=True) if cost < fit.cost
+    ]
+    for fit in fits:
+        if cost < fit.cost:
+            fit.strengths, fit.cost = exact, cost
 
 
-def _strengths(orders: list[np.ndarray]) -> np.ndarray:
-    """Strengths `[S, N]` that rank components as the orders do."""
-    return np.stack([_rank_values(order) for order in orders])
+def _finished_seed(setup: Setup, seed: int, fit: NestedFit, request: NestedOptions) -> Path | None:
+    """The file of a seed of this score, named by a hash of everything that it depends on; None to keep nothing."""
+    if setup.folder is None:
+        return None
+    about = [
+        setup.model.fingerprint, str(setup.model.dtype), setup.task.fingerprint, setup.metric.name, setup.reference,
+        setup.positions, setup.seed, list(setup.components), setup.exists.astype(int).tolist(),
+        None if setup.reference_task is None else setup.reference_task.fingerprint,
+        fit.model_dump(), request.start, request.held_back, setup.task.families(),
+    ]  # fmt: skip
+    key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+    return setup.folder / f"{key}-{seed}.npz"
 
 
 def _rank_values(order: np.ndarray) -> np.ndarray:
@@ -182,28 +218,25 @@ def _start(setup: Setup, problem: Problem, start: str) -> np.ndarray:
     """Strengths `[N]` to begin with: 0, or from -1 to 1 by the rank of a cheaper score on the training examples."""
     if start == "zero":
         return np.zeros(problem.size)
-    engine = problem.engine
+    engine, train = problem.engine, problem.train
     if start == "attribution":
-        numbers = problem.train
-        scores = engine.row_gradients(numbers.tolist(), np.ones((len(numbers), *problem.exists.shape)))[
-            1
-        ].mean(0)
-        cheap = scores[problem.exists]
+        _, gradients = engine.row_gradients(train.tolist(), np.ones((len(train), *problem.exists.shape)))
+        cheap = gradients.mean(0)[problem.exists]
     else:
-        cheap = engine.measure(single_gates(setup.heads, setup.layout), problem.train).effects.mean(1)
+        cheap = engine.measure(single_gates(setup.heads, setup.layout), train).effects.mean(1)
     return 2 * _rank_values(np.argsort(-np.sign(problem.effect) * cheap, kind="stable")) - 1
 
 
 def _nothing(setup: Setup, problem: Problem, seeds: int) -> np.ndarray:
     """All heads get 0: there is no behaviour that they explain."""
     mean, lo, hi = setup.details["effect"]
-    said = (
+    message = (
         f"no circuit: {setup.metric.name} with all {setup.layout.components[0]} minus with none is {mean:+.3g} "
         f"[{lo:+.3g}, {hi:+.3g}] and may be 0, so there is nothing to explain and every head has the value 0; use more "
         "examples, or a behaviour that depends on the heads"
     )
-    log.warning("nested: %s", said)
-    setup.details |= {"said": said, "circuit": False, "order": []}
+    log.warning("nested: %s", message)
+    setup.details |= {"said": message, "circuit": False, "order": []}
     if setup.advance:
         setup.advance(NestedOptions().updates)
     _estimates(setup, np.zeros((seeds, problem.size)), 0)
@@ -226,7 +259,7 @@ def _details(
     """What the fits say beside their ranks; costs `[S]`: of each order."""
     best, heads = int(costs.argmin()), setup.heads
     sizes = grid_sizes(DENSE_GRID, problem.size)
-    shares = problem.explained(_strengths([orders[best]]), sizes, problem.held)[0]
+    shares = problem.explained(_rank_values(orders[best])[None], sizes, problem.held)[0]
     named = [[str(heads[i]) for i in order] for order in orders]
     setup.details |= {
         "circuit": True,
@@ -250,51 +283,3 @@ def _details(
             f"no {len(heads) - 1} or fewer heads explain 90 % of the effect on the {len(problem.held)} held-back "
             f"examples (at most {shares.max():.0%}); train with more examples or updates"
         )
-
-
-# ---- finished seeds of a fit that takes long ----------------------------------------------------------
-
-
-class FinishedSeeds:
-    """The finished seeds of one score, by a hash of everything that they depend on."""
-
-    def __init__(self, folder: Path | None, key: str) -> None:
-        self._folder, self._key = folder, key
-
-    def get(self, seed: int, train: Callable[[], SeedFit]) -> SeedFit:
-        """The fit of a seed: read, or trained and kept."""
-        path = None if self._folder is None else self._folder / f"{self._key}-{seed}.npz"
-        if path is not None and path.exists():
-            with suppress(OSError, ValueError, KeyError), np.load(path, allow_pickle=False) as file:
-                about = json.loads(str(file["about"]))
-                checks = [(int(update), float(cost)) for update, cost in about["checks"]]
-                return SeedFit(file["strengths"], about["losses"], checks, about["cost"])
-        fit = train()
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            about = {"losses": fit.losses, "checks": fit.checks, "cost": fit.cost}
-            with replacing(path) as new, new.open("wb") as file:
-                np.savez(file, strengths=fit.strengths, about=np.array(json.dumps(about)))
-        return fit
-
-    def remove(self) -> None:
-        """Forget the seeds: the score that they were for is finished."""
-        if self._folder is not None and self._folder.exists():
-            for path in self._folder.glob(f"{self._key}-*.npz"):
-                path.unlink()
-            with suppress(OSError):  # others are not finished yet
-                self._folder.rmdir()
-
-
-def finished_seeds(setup: Setup, fit: NestedFit, start: str, held_back: float) -> FinishedSeeds:
-    """The seeds that were finished for this model, task, reference and fit."""
-    folder = setup.folder
-    if folder is None:
-        return FinishedSeeds(None, "")
-    about = [
-        setup.model.fingerprint, str(setup.model.dtype), setup.task.fingerprint, setup.metric.name, setup.reference,
-        setup.positions, setup.seed, list(setup.components), setup.exists.astype(int).tolist(),
-        None if setup.reference_task is None else setup.reference_task.fingerprint,
-        fit.model_dump(), start, held_back, setup.task.families(),
-    ]  # fmt: skip
-    return FinishedSeeds(folder, hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16])

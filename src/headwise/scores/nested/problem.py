@@ -181,11 +181,8 @@ def mask_gradient(soft: np.ndarray, by_mask: np.ndarray, temperature: float) -> 
     return gradient
 
 
-SIZES = ("both", "log", "uniform")
-
-
-def draw_sizes(random: np.random.Generator, count: int, total: int, how: str = "both") -> np.ndarray:
-    """`count` sizes of circuits k from 1 to `total` − 1, drawn log-uniformly (`log`), uniformly, or by turns (`both`).
+def draw_sizes(random: np.random.Generator, count: int, total: int) -> np.ndarray:
+    """`count` sizes of circuits k from 1 to `total` − 1, half of them drawn log-uniformly, half uniformly.
 
     Log-uniform sizes put the first few heads in order, uniform ones keep the curve at 1 once it is there.
     """
@@ -194,8 +191,6 @@ def draw_sizes(random: np.random.Generator, count: int, total: int, how: str = "
     logarithmic = np.exp(spread * np.log(most + 1))
     uniform = 1 + spread * most
     kinds = random.permutation(count) % 2 == 0
-    if how != "both":
-        kinds[:] = how == "log"
     return np.clip(np.where(kinds, logarithmic, uniform).astype(int), 1, most)
 
 

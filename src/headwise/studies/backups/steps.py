@@ -22,6 +22,7 @@ from headwise.model.measure.engine import Engine, Metric
 from headwise.model.model import Model
 from headwise.model.tokens.encode import encode_rows
 from headwise.runs import Job, step
+from headwise.scores.interactions.interactions import Interactions, tested
 from headwise.scores.interactions.pairs import (
     Unit,
     agreement_with_estimate,
@@ -29,7 +30,6 @@ from headwise.scores.interactions.pairs import (
     estimated_interactions,
     pair_effects,
 )
-from headwise.scores.interactions.result import Interactions, tested
 from headwise.scores.interactions.sets import (
     POOL,
     backup_table,
@@ -223,11 +223,10 @@ def matrix_heads(
     return sorted(list(dict.fromkeys([*primary, *in_turn]))[:first])
 
 
-def _removal_cost(case: Case, order: Order, draws: int) -> int:
-    return (2 + draws) * (len(order) + 1) * case.test_rows
-
-
-@step(cost=_removal_cost, label=f"joint removal {ON}")
+@step(
+    cost=lambda case, order, draws: (2 + draws) * (len(order) + 1) * case.test_rows,
+    label=f"joint removal {ON}",
+)
 def remove_jointly(job: Job, case: Case, order: Order, draws: int) -> dict[str, pd.DataFrame]:
     """The metric on the testing half as the first k heads of an order are removed together."""
     single, ks = ranked(case.heads, case.single.mean(axis=0))[: len(order)], list(range(len(order) + 1))
@@ -262,12 +261,8 @@ def _curve_rows(values: Mapping[str, np.ndarray], ks: Sequence[int], groups: Gro
 # ---- freezing and groups -------------------------------------------------------------------------------------
 
 
-def _freezing_cost(case: Case, draws: int, **_: Any) -> int:
-    """Nothing, the backups, all other heads and each draw frozen; the set with its backups."""
-    return (4 + draws) * case.find_rows
-
-
-@step(cost=_freezing_cost, label=f"freezing {ON}")
+# Nothing, the backups, all other heads and each draw frozen; the set with its backups.
+@step(cost=lambda case, draws, **_: (4 + draws) * case.find_rows, label=f"freezing {ON}")
 def freeze(job: Job, case: Case, primary: Order, backups: Order, draws: int) -> pd.DataFrame:
     """The proof by freezing, on the finding half: its examples did not choose the backups."""
     found = freezing(case.engine(case.find, job), primary, backups, draws=draws, seed=case.seed)
@@ -275,12 +270,11 @@ def freeze(job: Job, case: Case, primary: Order, backups: Order, draws: int) -> 
     return table.assign(metric=case.metric.name)
 
 
-def _groups_cost(case: Case, groups: Sequence[Order], draws: int) -> int:
-    """Of each group and of each draw beside it: all heads together, and each alone."""
-    return sum(1 + len(group) for group in groups) * (1 + draws) * case.test_rows
-
-
-@step(cost=_groups_cost, label=f"groups {ON}")
+# Of each group and of each draw beside it: all heads together, and each alone.
+@step(
+    cost=lambda case, groups, draws: sum(1 + len(group) for group in groups) * (1 + draws) * case.test_rows,
+    label=f"groups {ON}",
+)
 def compare_groups(job: Job, case: Case, groups: Sequence[Order], draws: int) -> pd.DataFrame:
     """The groups of the finding half, on the testing half, against random heads of the same layers."""
     examples = case.test.shared_groups()

@@ -10,16 +10,19 @@ estimate against the exact differences).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pandas as pd
+from pydantic import Field, model_validator
+from typing_extensions import Self
 
+from headwise.errors import HeadwiseError
 from headwise.heads import Order, head_list, heads_of
 from headwise.runs import Call
 from headwise.scores.interactions.sets import candidates_after, redundant_groups
-from headwise.studies.backups.charts import section
-from headwise.studies.backups.settings import ALL, BackupsSettings
+from headwise.settings import Count, Several, Share, Text, passes
+from headwise.studies.backups.section import section
 from headwise.studies.backups.steps import (
     GREEDY,
     Case,
@@ -34,7 +37,54 @@ from headwise.studies.backups.steps import (
 from headwise.studies.base import study
 from headwise.studies.plan import some_heads
 from headwise.studies.run import Pair, Run
+from headwise.studies.settings import shared
 from headwise.studies.steps import score_heads
+
+ALL = "all"
+
+
+def _check_head(name: str) -> None:
+    if name != ALL:
+        head_list([name])
+
+
+class BackupsSettings(shared.TaskSettings):
+    # Counted in forward rows per example of a half: single effects 270 (quick: the same), greedy steps 24 each, backups
+    # 2 per candidate, pairs of `first` heads, groups and freezing about `draws` each.
+    QUICK: ClassVar = {"n": 24, "first": 12, "curve": 3, "candidates": 24, "draws": 5, "primary_heads": 2}
+
+    n: Annotated[int, Field(ge=8)] = 64
+    """Examples per task: the primary set, orders and groups are found on one half and tested on the other."""
+    reference: shared.ReferenceName = "mean"
+    """Ablation type: what replaces an ablated head (zero, mean, position_mean, resample, patch, window)."""
+    primary: Several[Annotated[Text, passes(head_list)]] = ()
+    """Heads of the primary set, such as [L23H3]; found by the study if none is given."""
+    primary_heads: Count = 4
+    """Maximum size of the primary set."""
+    candidates: Count | None = None
+    """Number of heads tested as backups, chosen on the finding half by the first-order estimate; all by default."""
+    least: Share = 0.02
+    """Minimum effect size of a backup: its difference as a share of the effect of removing the primary set."""
+    first: Annotated[int, Field(ge=3)] = 40
+    """Number of heads in the interaction matrix, where `heads` names none."""
+    heads: Several[Annotated[Text, passes(_check_head)]] = ()
+    """Heads of the interaction matrix, such as [L23H3, L20H0], or [all]; by default the study chooses `first`."""
+    curve: Count = 12
+    """Largest number of heads removed in the curve of joint removal."""
+    draws: Count = 20
+    """Random draws: sets of heads of the same layers, and random orders."""
+
+    @model_validator(mode="after")
+    def _primary_set(self) -> Self:
+        if ALL in self.heads and len(self.heads) > 1:
+            raise HeadwiseError(f"heads is {list(self.heads)}; give {ALL} alone, or name the heads")
+        for setting, names in (("primary", self.primary), ("heads", self.heads)):
+            if twice := [name for index, name in enumerate(names) if name in names[:index]]:
+                raise HeadwiseError(f"{setting} names {twice[0]} twice; give every head once")
+        if len(self.heads) == 1 and ALL not in self.heads:
+            raise HeadwiseError(f"heads names only {self.heads[0]}; an interaction needs two")
+        return self
+
 
 MOST_GROUPS = 6
 """Groups that are tested, the strongest of the finding half."""
@@ -42,10 +92,9 @@ MOST_GROUPS = 6
 
 def plan(run: Run, s: BackupsSettings) -> Iterator[Call[Any]]:
     """At most: a search that ends early, or finds no backups, costs less."""
-    options: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
     for pair in run.pairs():
         find, test = pair.task.halves()
-        yield score_heads(pair.model, find, "ablation", **options)
+        yield score_heads(pair.model, find, "ablation", **s.ablation)
         single = np.zeros((len(find), len(pair.model.heads())))
         case = Case(pair.model, find, test, single, s.metric or pair.task.metric, s.reference, s.seed)
         primary = head_list(s.primary) or some_heads(pair.model, s.primary_heads)
@@ -69,11 +118,10 @@ def backups(run: Run, s: BackupsSettings) -> None:
     for pair in pairs:
         pair.model.check_heads([*named, *matrix_heads[pair]])
     halves = {pair: pair.task.halves() for pair in pairs}
-    options: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
 
     cases: dict[Pair, Case] = {}
     calls: dict[Any, Call[Any]] = {
-        pair: score_heads(pair.model, halves[pair][0], "ablation", **options) for pair in pairs
+        pair: score_heads(pair.model, halves[pair][0], "ablation", **s.ablation) for pair in pairs
     }
     for pair, scored in run.all(calls, "single effects").items():
         run.tables(scored.tables(halves[pair][0]), **pair.columns)

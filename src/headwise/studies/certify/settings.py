@@ -1,7 +1,9 @@
-"""Settings of the study `certify`."""
+"""Settings of the study `certify`, and those that a run gives: model, task, ablation type; its heads are the set."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, NonNegativeInt, model_validator
@@ -10,20 +12,19 @@ from typing_extensions import Self
 from headwise.certificates.certify import DRAWS, SUBSETS
 from headwise.certificates.checks import Thresholds
 from headwise.certificates.refits import ALTERNATIVE_FITS, BESIDE_METHODS, REPELLED, STABLE_FITS
-from headwise.model.load.devices import accelerated
+from headwise.errors import HeadwiseError
+from headwise.model.sites.probe import accelerated
+from headwise.runs import read_info
 from headwise.scores.registry import check_methods
-from headwise.settings import Count, Several, Text
+from headwise.settings import Count, Several, Text, build
+from headwise.studies.base import study_named
 from headwise.studies.settings import shared
 from headwise.sweeps.plan import usual_options
 
 
-class CertifySettings(shared.StudySettings):
-    """Settings of the study `certify`."""
-
+class CertifySettings(shared.TaskSettings):
     QUICK: ClassVar = {"n": 24, "draws": 40, "stable": 0, "alternatives": 0}
 
-    tasks: shared.TaskNames = ("ioi",)
-    """Built-in names, files, or hub:owner/name."""
     heads: Text | None = None
     """The set: names (L23H3,L20H0), a heads file, a run folder (of `score` with `top`, of `circuits`), or a scores
     table with `top`. By default the study finds one by itself, on other examples than it is tested on."""
@@ -34,8 +35,6 @@ class CertifySettings(shared.StudySettings):
     """Score method that ranks the heads, where none are given."""
     n: Annotated[int, Field(ge=4)] = 80
     """Examples that test the set; as many more find it, where none is given."""
-    metric: shared.MetricName | None = None
-    """Metric; by default the one of each task."""
     reference: shared.ReferenceName = "mean"
     """Ablation type: what replaces the heads outside the set (zero, mean, position_mean, resample, patch, window)."""
     thresholds: Thresholds = Field(default_factory=Thresholds)
@@ -54,8 +53,6 @@ class CertifySettings(shared.StudySettings):
     """Fits of check 10, which pay for every head of the set, where the study finds the set; 0 leaves it out."""
     beside: Several[shared.MethodName] = BESIDE_METHODS
     """Score methods whose first heads stand beside the set in check 11, where the study finds the set."""
-    task_options: shared.Options = Field(default_factory=dict)
-    """Options of the task, of its prompts or of its file."""
     method_options: shared.Options = Field(default_factory=dict)
     """Options of the methods; by default what this machine computes in minutes."""
 
@@ -81,3 +78,40 @@ class CertifySettings(shared.StudySettings):
         """Of `hw.certify`."""
         names = ("metric", "reference", "draws", "subsets", "seed", "quick")
         return {name: getattr(self, name) for name in names} | {"thresholds": dict(self.thresholds)}
+
+
+RANKING = ("score", "circuits")
+"""Studies whose runs rank heads."""
+
+
+def study_of(path: str | Path) -> str | None:
+    """The study of a run folder; None for anything else."""
+    # Names of many heads are too long for a path.
+    return str(read_info(Path(path))["study"]) if os.path.isfile(Path(path) / "run.json") else None
+
+
+def settings_of(run: str | Path) -> Any:
+    """The settings that a run of `score` or `circuits` was carried out with."""
+    info, study = read_info(Path(run)), study_of(run)
+    if study not in RANKING:
+        raise HeadwiseError(
+            f"{run} is a run of the study {study}; give one of {' or '.join(RANKING)}, which rank heads, or "
+            "name the heads: headwise certify MODEL TASK --heads L23H3,L20H0"
+        )
+    settings = build(study_named(study).settings, info["settings"])
+    return settings.quickened() if settings.quick else settings
+
+
+def from_run(run: str | Path, task: str | None = None) -> dict[str, Any]:
+    """Settings of `certify` for the heads of a run. task: which, where the run has several."""
+    found = settings_of(run)
+    tasks = [task] if task else list(found.tasks)
+    for what, names in (("models", list(found.models)), ("tasks", tasks)):
+        if len(names) > 1:
+            raise HeadwiseError(
+                f"the run {run} has {len(names)} {what} ({', '.join(names)}), and a certificate is about one; name it: "
+                "headwise certify MODEL TASK --heads RUN"
+            )
+    references = getattr(found, "references", ()) or (getattr(found, "reference", "mean"),)
+    settings = {"models": list(found.models), "tasks": tasks, "heads": str(run), "reference": references[0]}
+    return settings | {"metric": found.metric, "task_options": dict(found.task_options)}

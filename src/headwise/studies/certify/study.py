@@ -30,9 +30,8 @@ from headwise.runs import Call, Job, step
 from headwise.scores.registry import SHARED_ROW
 from headwise.scores.registry import method as method_named
 from headwise.studies.base import study
-from headwise.studies.certify.charts import section
-from headwise.studies.certify.from_run import RANKING, settings_of, study_of
-from headwise.studies.certify.settings import CertifySettings
+from headwise.studies.certify.section import section
+from headwise.studies.certify.settings import RANKING, CertifySettings, settings_of, study_of
 from headwise.studies.plan import some_heads
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import score_heads
@@ -61,21 +60,21 @@ def choose_size(
 ) -> tuple[int, str]:
     """The smallest number of heads whose checks 1 to 3 pass on the examples that rank them, by their values alone; or
     the number from which on 90 % of the effect is explained, and what was not reached."""
-    asked = Thresholds(**thresholds)
+    limits = Thresholds(**thresholds)
     curve = sweep(model, task, order, points=POINTS, controls=(), progress=job.advance, **options)
     levels = [np.asarray(level) for of in task.families().values() if len(of) > 1 for level in of.values()]
     effect = float(curve.effects.mean())
     for k, kept, share in zip(curve.k, curve.values, curve.shares, strict=True):
-        if not 0 < k < curve.total or abs(1 - share) > asked.sufficient:
+        if not 0 < k < curve.total or abs(1 - share) > limits.sufficient:
             continue
         gains, effects = kept - curve.none, curve.effects
         by_level = [gains[level].mean() / effects[level].mean() for level in levels]
-        if any(abs(1 - value) > asked.family for value in by_level):
+        if any(abs(1 - value) > limits.family for value in by_level):
             continue
         found = tracking(float(k), kept, curve.full, effect)
-        if found.within >= asked.within if all_alike(curve.full, curve.effects) else found.r2 >= asked.r2:
+        if found.within >= limits.within if all_alike(curve.full, curve.effects) else found.r2 >= limits.r2:
             return int(k), ""
-    reached = curve.k_at(1 - asked.sufficient).stays
+    reached = curve.k_at(1 - limits.sufficient).stays
     k = int(reached) if reached == reached and reached < curve.total else max(1, curve.total // 2)
     return k, "no number of heads passes checks 1 to 3 on the examples that rank them"
 
@@ -94,7 +93,6 @@ def certify_set(
 
 def plan(run: Run, s: CertifySettings) -> Iterator[Call[Any]]:
     """The size of a set that the study finds is not known before: a tenth of the heads stands for it."""
-    how: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
     for pair in run.pairs(task=lambda source, model: _opened(run, s, source, model)):
         find, test = (None, pair.task) if s.heads else pair.task.halves()
         heads = (
@@ -103,14 +101,14 @@ def plan(run: Run, s: CertifySettings) -> Iterator[Call[Any]]:
             else some_heads(pair.model, s.top or len(pair.model.heads()) // 10)
         )
         if find is not None:
-            yield score_heads(pair.model, find, s.method, **how, options=s.method_options)
+            yield score_heads(pair.model, find, s.method, **s.ablation, options=s.method_options)
             if s.top is None:
-                yield choose_size(pair.model, find, pair.model.heads(), dict(s.thresholds), how)
+                yield choose_size(pair.model, find, pair.model.heads(), dict(s.thresholds), s.ablation)
             if not s.quick:
                 again = replace(plan_of(s, find), chosen=heads)
                 for fit in (*again.fits(), *(again.repelled(heads, i) for i in range(s.alternatives))):
-                    how["seed"] = fit.seed
-                    yield score_heads(pair.model, fit.task, fit.method, **how, options=fit.options)
+                    ablation = s.ablation | {"seed": fit.seed}
+                    yield score_heads(pair.model, fit.task, fit.method, **ablation, options=fit.options)
         yield certify_set(pair.model, test, heads, s.options(), {})
 
 
@@ -164,9 +162,10 @@ def plan_of(s: CertifySettings, finding: Task) -> Plan:
 
 def rank(run: Run, s: CertifySettings, model: Model, fits: Sequence[Fit]) -> list[Order]:
     """The order of each fit, a step each."""
-    how: dict[str, Any] = {"metric": s.metric, "reference": s.reference}
     calls = {
-        number: score_heads(model, fit.task, fit.method, **how, seed=fit.seed, options=fit.options)
+        number: score_heads(
+            model, fit.task, fit.method, **s.ablation | {"seed": fit.seed}, options=fit.options
+        )
         for number, fit in enumerate(fits)
     }
     scored: Mapping[int, Any] = run.all(calls, "rankings again")
@@ -210,9 +209,8 @@ def other_examples(run: Run, s: CertifySettings, source: str, model: Model) -> T
 def found_heads(run: Run, s: CertifySettings, pairs: list[Pair]) -> dict[Pair, Order]:
     """For each model and task the heads that one half of the examples gives, ranked by the method."""
     finding = {pair: pair.task.halves()[0] for pair in pairs}
-    how: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
     calls = {
-        pair: score_heads(pair.model, task, s.method, **how, options=s.method_options)
+        pair: score_heads(pair.model, task, s.method, **s.ablation, options=s.method_options)
         for pair, task in finding.items()
     }
     ranked: Mapping[Pair, Any] = run.all(calls, "rankings")
@@ -221,12 +219,12 @@ def found_heads(run: Run, s: CertifySettings, pairs: list[Pair]) -> dict[Pair, O
         return {pair: order[: s.top] for pair, order in orders.items()}
     sizes = run.all(
         {
-            pair: choose_size(pair.model, finding[pair], orders[pair], dict(s.thresholds), how)
+            pair: choose_size(pair.model, finding[pair], orders[pair], dict(s.thresholds), s.ablation)
             for pair in pairs
         },
         "sizes",
     )
     for pair, (k, problem) in sizes.items():
         if problem:
-            run.say(f"{pair.columns['task']}, {pair.columns['model']}: {problem}; {k} heads are tested")
+            run.say_of(pair.columns, f"{problem}; {k} heads are tested")
     return {pair: orders[pair][: sizes[pair][0]] for pair in pairs}

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
-from headwise.model.load.devices import accelerated
+from headwise.model.sites.probe import accelerated
 from headwise.scores.registry import check_methods
 from headwise.settings import Count, Settings, Several, Text, not_empty, one_of, passes
 from headwise.studies.settings import shared
@@ -49,9 +49,7 @@ class Pair(Settings):
         return {role: name for role in ROLES if (name := getattr(self, role)) is not None}
 
 
-class CircuitsSettings(shared.StudySettings):
-    """Settings of the study `circuits`."""
-
+class CircuitsSettings(shared.TaskSettings):
     REPLACES: ClassVar[dict[str, str]] = {"models": "pairs"}
     """Models given by flag take the place of a file's pairs."""
     QUICK: ClassVar = {"n": 12, "points": 11, "draws": DRAWS}
@@ -74,8 +72,6 @@ class CircuitsSettings(shared.StudySettings):
     """Explained effect (faithfulness) at which the circuit size is read."""
     n: Annotated[int, Field(ge=4)] = 40  # two halves, each with an interval
     """Examples per task: one half ranks the heads, the other tests them."""
-    metric: shared.MetricName | None = None
-    """Metric; by default the one of each task."""
     references: Several[shared.ReferenceName] = ()
     """Ablation types, one row of panels each; by default `mean`, and `patch` if every example has a counterfactual."""
     k: Several[NonNegativeInt] = ()
@@ -95,8 +91,6 @@ class CircuitsSettings(shared.StudySettings):
     cards: NonNegativeInt = 2
     """Number of heads of each task and order that get a card (head page) in the report: those with the largest scores.
     0 for none."""
-    task_options: shared.Options = Field(default_factory=dict)
-    """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
     method_options: shared.Options = Field(default_factory=dict)
     """Options of the score methods."""
 

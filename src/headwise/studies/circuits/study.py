@@ -32,14 +32,13 @@ from headwise.runs.step import SHARED
 from headwise.scores.registry import method as method_named
 from headwise.scores.registry import own_options
 from headwise.studies.base import study
-from headwise.studies.circuits.charts import section
+from headwise.studies.circuits.section import section
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.plan import some_heads
 from headwise.studies.run import Pair, Run
-from headwise.studies.steps import Scored, input_table, make_cards, score_heads, strongest
+from headwise.studies.steps import Scored, input_table, make_cards, score_heads, top_cards
 from headwise.sweeps.curve import Sweep
-from headwise.sweeps.overshoot import overshoot_rows, overshoots, rise_points
-from headwise.sweeps.ratio import ratio_row
+from headwise.sweeps.readings import overshoot_rows, overshoots, ratio_row, rise_points
 from headwise.sweeps.sweep import most_rows, ranking, sweep
 from headwise.tasks import Task
 
@@ -174,8 +173,7 @@ def circuits(run: Run, s: CircuitsSettings) -> None:
         explain_overshoots(run, cases)
     refit(run, s, {key: call for key, call in fits.items() if key[-1] > 0})
     compare(run, s, cases)
-    if s.cards:
-        show_cards(run, s, cases)
+    show_cards(run, s, cases)
 
 
 def open_cases(run: Run, s: CircuitsSettings) -> list[Case]:
@@ -372,10 +370,12 @@ def ratios(s: CircuitsSettings, case: Case, other: Case) -> Iterator[dict[str, A
 
 def show_cards(run: Run, s: CircuitsSettings, cases: list[Case]) -> None:
     """Cards of the heads with the largest scores, under the first ablation type of each model and task."""
-    calls, first = {}, {case.pair: case for case in reversed(cases)}
-    for pair in dict.fromkeys(case.pair for case in cases):
-        case = first[pair]
-        if heads := strongest([scored.table for scored in case.scored.values()], s.cards):
-            options: dict[str, Any] = {"metric": s.metric, "reference": case.reference, "seed": s.seed}
-            calls[pair] = make_cards(pair.model, case.find, heads, **options)
+    first: dict[Pair, Case] = {}
+    for case in cases:
+        first.setdefault(case.pair, case)
+    calls = []
+    for pair, case in first.items():
+        scores = [scored.table for scored in case.scored.values()]
+        options: dict[str, Any] = {"metric": s.metric, "reference": case.reference, "seed": s.seed}
+        calls.append((pair.columns, top_cards(pair.model, case.find, scores, s.cards, **options)))
     run.add_cards(calls)

@@ -14,18 +14,47 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from headwise.errors import HeadwiseError
 from headwise.model.model import Model
 from headwise.runs import Call, Job, step
 from headwise.scores import difference
-from headwise.scores.registry import own_options
+from headwise.scores.difference import check_pairable
 from headwise.studies.base import study
-from headwise.studies.diff.charts import section
-from headwise.studies.diff.settings import DiffSettings
-from headwise.studies.plan import some_heads
+from headwise.studies.diff.section import section
 from headwise.studies.run import Pair, Run
-from headwise.studies.steps import Cards, make_cards, score_heads, strongest
+from headwise.studies.score.study import ScoreSettings, score_calls
+from headwise.studies.score.study import plan as plan_scores
+from headwise.studies.settings import shared
+from headwise.studies.steps import Cards, top_cards
 from headwise.tables.frames import significant, too_few
 from headwise.tasks import Task
+
+
+class DiffSettings(ScoreSettings):
+    """Settings of the study `diff`: those of `score`, and two models."""
+
+    models: shared.Models = ()
+    """The base model, then the tuned one: bundled aliases, hub ids, folders (also of an adapter) or GGUF files."""
+    positions: shared.Positions = "all"
+    """Token positions that gates act on: `all`, from the `last` prompt token on, numbers, or the names of spans."""
+
+    def before_run(self) -> None:
+        super().before_run()
+        for name in self.methods:
+            check_pairable(name, self.method_options)
+        if len(self.models) != 2:
+            given = (
+                f"{len(self.models)} are given ({', '.join(self.models)})" if self.models else "none is given"
+            )
+            raise HeadwiseError(
+                f"the study 'diff' compares two models, and {given}; name the base model, then the tuned one: "
+                "headwise diff BASE TUNED TASK, or models: [BASE, TUNED] in a study file"
+            )
+        if self.models[0] == self.models[1]:
+            raise HeadwiseError(
+                f"base and tuned are both {self.models[0]!r}; diff compares two models, such as a model and its "
+                "fine-tuned version"
+            )
 
 
 @step(cost=lambda task, **_: 2 * len(task), label="answers on {task.name} with {model.name}")
@@ -41,15 +70,8 @@ def change_of_weights(job: Job, base: Model, tuned: Model) -> tuple[np.ndarray |
 
 
 def plan(run: Run, s: DiffSettings) -> Iterator[Call[Any]]:
-    for pair in run.pairs():
-        yield answer(pair.model, pair.task, s.metric)
-        for method in s.methods:
-            yield score_heads(
-                pair.model, pair.task, method, **s.ablation, options=own_options(method, s.method_options)
-            )
-        if s.cards:
-            heads = some_heads(pair.model, s.cards * len(s.methods))
-            yield make_cards(pair.model, pair.task, heads, **s.ablation)
+    yield from (answer(pair.model, pair.task, s.metric) for pair in run.pairs())
+    yield from plan_scores(run, s)
 
 
 @study("Which heads changed between two models?", DiffSettings, section, plan)
@@ -64,14 +86,7 @@ def diff(run: Run, s: DiffSettings) -> None:
         run.say(f"{base.name} and {tuned.name} have the same weights, so every difference is 0")
 
     answers = run.all({pair: answer(pair.model, pair.task, s.metric) for pair in pairs}, "answers")
-    scoring = {
-        (pair, method): score_heads(
-            pair.model, pair.task, method, **s.ablation, options=own_options(method, s.method_options)
-        )
-        for pair in pairs
-        for method in s.methods
-    }
-    scored: Mapping[tuple[Pair, str], Any] = run.all(scoring, "scores of both models")
+    scored: Mapping[tuple[Pair, str], Any] = run.all(score_calls(s, pairs), "scores of both models")
     for pair in pairs:
         run.table("answers", answers[pair].assign(**pair.columns))
         for method in s.methods:
@@ -80,7 +95,7 @@ def diff(run: Run, s: DiffSettings) -> None:
     weights, problem = run.one(change_of_weights(base, tuned))
     if problem:
         run.say(problem)
-    cards: dict[Pair, Call[Cards]] = {}
+    cards: list[tuple[dict[str, str], Call[Cards] | None]] = []
     for before, after in compared:
         names = {"base": before.columns["model"], "tuned": after.columns["model"]}
         outcomes = difference.outcome_table(before.task, answers[before], answers[after], s.seed)
@@ -96,8 +111,8 @@ def diff(run: Run, s: DiffSettings) -> None:
                 run.say(f"{method} on {before.task.name}: {few}")
         run.table("diff", *changes)
         changed = significant(pd.concat(changes)).rename(columns={"difference": "score"})
-        if heads := strongest(changed, s.cards):
-            cards |= {
-                pair: make_cards(pair.model, pair.task, heads, **s.ablation) for pair in (before, after)
-            }
+        cards += [
+            (pair.columns, top_cards(pair.model, pair.task, changed, s.cards, **s.ablation))
+            for pair in (before, after)
+        ]
     run.add_cards(cards)

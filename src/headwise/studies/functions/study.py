@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+from pydantic import NonNegativeInt
 
 from headwise import stats
 from headwise.errors import hint
@@ -22,16 +23,45 @@ from headwise.heads import Head, Scores
 from headwise.model.model import Model
 from headwise.runs import Call
 from headwise.scores.registry import method as method_named
-from headwise.stats.elbow import elbow_count
-from headwise.studies.abilities import abilities_of, check_labels_of, score_labels, sources
+from headwise.settings import Count, Several, Text
+from headwise.stats.orders import elbow_count
+from headwise.studies.abilities import abilities_of, check_labels_of, check_limit, score_labels, sources
 from headwise.studies.base import study
-from headwise.studies.functions.charts import section
-from headwise.studies.functions.settings import FunctionsSettings
+from headwise.studies.functions.section import section
 from headwise.studies.plan import some_heads
 from headwise.studies.run import Run
-from headwise.studies.steps import Scored, make_cards, score_heads, strongest
+from headwise.studies.settings import shared
+from headwise.studies.steps import Scored, make_cards, score_heads, top_cards
 from headwise.tables.frames import LEVEL
 from headwise.tasks import Task
+
+
+class FunctionsSettings(shared.AbilitySettings):
+    QUICK: ClassVar = {"n": 12}
+
+    abilities: Several[Text] = ()
+    """Labels to include; by default all."""
+    methods: shared.MethodNames = ("attribution", "probe")
+    """Score methods (headwise list methods); each gives one map per ability."""
+    n: Count | None = None
+    """Maximum number of examples per ability; by default 40 of a built-in task, all of a file."""
+    metric: shared.MetricName | None = None
+    """Metric of the causal methods; by default the one of each task."""
+    reference: shared.ReferenceName = "mean"
+    """Ablation type of the causal methods: what replaces an ablated head (zero, mean, resample, patch, …)."""
+    answer_tokens: Count | None = None
+    """Number of answer tokens that the probe averages over, least probable first; by default all."""
+    cards: NonNegativeInt = 2
+    """Number of heads of each ability and causal method that get a card (head page) in the report: those with the
+    largest scores. 0 for none."""
+
+    def before_run(self) -> None:
+        super().before_run()
+        check_limit(self)
+
+
+# ---- the study -----------------------------------------------------------------------------------
+
 
 EVERY = "all"
 """What the task of a row is called where it is about all abilities together."""
@@ -54,11 +84,7 @@ def plan(run: Run, s: FunctionsSettings) -> Iterator[Call[Any]]:
     for case in cases:
         signed = [name for name in case.methods if method_named(name).signed]
         for task in case.abilities.values() if signed and s.cards else ():
-            yield make_cards(case.model, task, some_heads(case.model, s.cards * len(signed)), **_options(s))
-
-
-def _options(s: FunctionsSettings) -> dict[str, Any]:
-    return {"metric": s.metric, "reference": s.reference, "seed": s.seed}
+            yield make_cards(case.model, task, some_heads(case.model, s.cards * len(signed)), **s.ablation)
 
 
 def _calls(s: FunctionsSettings, cases: Sequence[Case]) -> dict[tuple[Case, str, str], Call[Any]]:
@@ -71,7 +97,7 @@ def _calls(s: FunctionsSettings, cases: Sequence[Case]) -> dict[tuple[Case, str,
                 calls[case, method, EVERY] = score_labels(case.model, case.abilities, method, **of_probe)
                 continue
             for ability, task in case.abilities.items():
-                calls[case, method, ability] = score_heads(case.model, task, method, **_options(s))
+                calls[case, method, ability] = score_heads(case.model, task, method, **s.ablation)
     return calls
 
 
@@ -84,7 +110,7 @@ def functions(run: Run, s: FunctionsSettings) -> None:
         by_ability = found if isinstance(found, dict) else {ability: found}
         maps[case].setdefault(method, {}).update(by_ability)
 
-    cards = {}
+    cards = []
     for case in cases:
         for by_ability in maps[case].values():
             for ability, scored in by_ability.items():
@@ -99,11 +125,9 @@ def functions(run: Run, s: FunctionsSettings) -> None:
                 run.table("agreement", agreement_rows(by_method).assign(model=case.name))
             # Only a signed score measures an effect of the head, which is what a card explains.
             effects = [scored.table for scored in by_method if scored.scores.signed]
-            if effects and (heads := strongest(effects, s.cards)):
-                cards[case, ability] = make_cards(case.model, task, heads, **_options(s))
-    for (case, ability), pages in run.all(cards, "cards").items():
-        run.tables(pages.tables, model=case.name, task=ability)
-        run.say(*(f"{ability}, {case.name}: {note}" for note in pages.notes))
+            columns = {"model": case.name, "task": ability}
+            cards.append((columns, top_cards(case.model, task, effects, s.cards, **s.ablation)))
+    run.add_cards(cards)
 
 
 def _case(run: Run, s: FunctionsSettings, source: str) -> Case:

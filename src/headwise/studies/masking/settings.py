@@ -31,8 +31,6 @@ def _known_kinds(strengths: dict[str, tuple[float, ...]]) -> dict[str, tuple[flo
 
 
 class MaskingSettings(shared.AbilitySettings):
-    """Settings of the study `masking`."""
-
     QUICK: ClassVar = {"n": 10, "max_new_tokens": 8}
 
     abilities: Several[Text] = ()

@@ -27,12 +27,12 @@ from headwise.runs.step import NEW_TOKEN
 from headwise.scores.registry import method
 from headwise.studies.abilities import abilities_of, check_labels_of, score_labels
 from headwise.studies.base import study
-from headwise.studies.masking.charts import section
+from headwise.studies.masking.section import section
 from headwise.studies.masking.settings import STRENGTHS, MaskingSettings
 from headwise.studies.masking.texts import REFERENCE, Case, Judge, Written, accuracy_metric, golds, strengthen
 from headwise.studies.plan import some_heads
 from headwise.studies.run import Run
-from headwise.studies.steps import Scored, input_table, make_cards, score_heads, strongest
+from headwise.studies.steps import Scored, input_table, make_cards, score_heads, top_cards
 from headwise.tasks import Task
 
 ABILITIES = ("Retrieval", "Knowledge Recall", "Math Calculation", "Inference")
@@ -238,10 +238,11 @@ def masking(run: Run, s: MaskingSettings) -> None:
         _cross(run, s, models, starts)
     if s.intervene:
         _interventions(run, s, starts)
-    heads = {case: strongest(start.scored.table, s.cards) for case, start in starts.items()}
     options: dict[str, Any] = {"metric": s.metric, "reference": REFERENCE, "seed": s.seed}
-    cards = {case: make_cards(case.model, case.find, heads[case], **options) for case in cases if heads[case]}
-    run.add_cards(cards)
+    run.add_cards(
+        (case.columns, top_cards(case.model, case.find, start.scored.table, s.cards, **options))
+        for case, start in starts.items()
+    )
 
 
 class Start(NamedTuple):
@@ -277,10 +278,10 @@ def _add_point(run: Run, case: Case, point: MaskSet, written: Written) -> None:
     if point.k:
         run.table("orders", point.table(columns))
     if point.moved:
-        run.say(
-            f"{case.test.name}, {case.columns['model']}: {point.moved} of {point.k * len(point.draws)} heads of the "
-            f"layer-matched draws at K = {point.k} come from neighbouring layers, because their own layers have too "
-            "few other heads"
+        run.say_of(
+            case.columns,
+            f"{point.moved} of {point.k * len(point.draws)} heads of the layer-matched draws at K = {point.k} come "
+            "from neighbouring layers, because their own layers have too few other heads",
         )
 
 

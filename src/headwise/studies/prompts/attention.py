@@ -163,12 +163,11 @@ def _look(
             look.bounds[block] = near_zero_bound(activations)
         look.activations[block] = near_zero(activations, against.bounds[block]), kurtosis(activations)
 
-    def note(layer: int, z: Tensor) -> Tensor:
+    def note(layer: int, z: Tensor) -> None:
         outputs = z[0, after].flatten(1)
         if ground is None:
             look.outputs[layer] = outputs
         look.fits[layer] = affine_fit(against.outputs[layer], outputs)
-        return z
 
     forward = Pass(
         ids=torch.tensor([prompt.ids], device=model.device),

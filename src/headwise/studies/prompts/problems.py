@@ -65,14 +65,14 @@ class Problems:
         """Each problem under a condition, in the model's tokens, with the inserted ones marked."""
         return [self._prompt(model, Asked(q, self.system, self.shots), condition) for q in self.questions]
 
-    def _prompt(self, model: Model, asked: Asked, condition: Condition) -> Located:
+    def _prompt(self, model: Model, problem: Asked, condition: Condition) -> Located:
         where = {"place": self.place, "joint": self.joint}
         if self.chat:
-            messages = marked_messages(asked, condition, **where, system_role=self.system_role)
+            messages = marked_messages(problem, condition, **where, system_role=self.system_role)
             pieces = filled_marks(model.text.chat(messages), condition, **where)
         else:
             form = {"template": self.template, "separator": self.separator}
-            pieces = plain_pieces(asked, condition, **form, **where)
+            pieces = plain_pieces(problem, condition, **form, **where)
         return locate(model.text, pieces, begin=not self.chat)  # a chat template writes the beginning itself
 
 

@@ -30,8 +30,6 @@ class ArmSettings(Settings):
 
 
 class PromptsSettings(StudySettings):
-    """Settings of the study `prompts`."""
-
     QUICK: ClassVar = {"n": 20, "attention_prompts": 2, "samples": 1}
 
     tasks: Several[TaskName] = ()

@@ -16,8 +16,7 @@ import pandas as pd
 
 from headwise import stats
 from headwise.heads import head_list
-from headwise.metrics.answers import boxed, result
-from headwise.metrics.text import text_metric
+from headwise.metrics.text import boxed, result, text_metric
 from headwise.model.generation.generate import generate
 from headwise.model.model import Model
 from headwise.runs import Call, Job, step
@@ -26,15 +25,14 @@ from headwise.stats.paired import answer_interval, compare_paired
 from headwise.studies.abilities import sources as sources_of
 from headwise.studies.base import study
 from headwise.studies.prompts.attention import look_inside
-from headwise.studies.prompts.charts import section
 from headwise.studies.prompts.problems import Problems, applied, baseline_of, open_problems
+from headwise.studies.prompts.section import section
 from headwise.studies.prompts.settings import ArmSettings, PromptsSettings
 from headwise.studies.run import Pair, Run
 from headwise.tasks.conditions import ARM, Condition, conditions
 
 
 def _opened(run: Run, s: PromptsSettings) -> tuple[list[Pair[Problems]], tuple[Condition, ...]]:
-    """Every model with its problems, and the conditions."""
     sources = list(product(s.models, sources_of(s, "word_problems")))
     pairs = run.pairs(sources, lambda source, model: open_problems(s, source, model))
     return pairs, tuple(conditions(s.conditions, s.fillers, s.lengths))

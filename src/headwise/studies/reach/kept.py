@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from headwise import stats
 from headwise.errors import HeadwiseError
 from headwise.heads import KV_HEADS, Head, Order, Scores
 from headwise.heads.controls import control_sets, most_k
@@ -174,3 +176,120 @@ def all_sets(
             drawn = drawn_sets(model, unit, kind, orders[matched], far, f"{seed}/{draw}")
             sets[f"{kind} {draw + 1}"] = (list(far)[: len(drawn)], drawn)
     return sets
+
+
+# ---- tables ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Point:
+    """A ranking, or all R draws of a control, at one number of key/value heads."""
+
+    curve: Sweep
+    values: np.ndarray  # R, E
+    right: np.ndarray  # R, E
+
+    @classmethod
+    def of(cls, some: Sequence[Kept], far: int) -> Point:
+        (place,) = np.flatnonzero(some[0].curve.k == far)
+        values = np.stack([one.curve.values[place] for one in some])
+        return cls(some[0].curve, values, np.stack([one.right[place] for one in some]))
+
+    def estimates(self) -> dict[str, float]:
+        """Explained effect and accuracy, with intervals over examples and draws."""
+        gains, effects, groups = self.values - self.curve.none, self.curve.effects, self.curve.groups
+        row = {"explained": np.nan, "lo": np.nan, "hi": np.nan, "value": self.values.mean()}
+        if self.curve.defined:
+            lo, hi = stats.crossed_interval(gains, denominator=effects, groups=groups)
+            row |= {"explained": gains.mean() / effects.mean(), "lo": lo, "hi": hi}
+        lo, hi = stats.crossed_interval(self.right, groups=groups)
+        return row | {"accuracy": self.right.mean(), "accuracy_lo": lo, "accuracy_hi": hi}
+
+
+def by_series(kept: Mapping[str, Kept]) -> dict[str, list[Kept]]:
+    """The draws of each control together; an order is alone."""
+    found: dict[str, list[Kept]] = {}
+    for name, one in kept.items():
+        control, _, draw = name.rpartition(" ")
+        found.setdefault(control if control in CONTROLS and draw.isdigit() else name, []).append(one)
+    return found
+
+
+def points_at(kept: Mapping[str, Kept], far: int) -> dict[str, Point]:
+    """Every series at one number of key/value heads; a layer-matched draw may not have so many."""
+    series = by_series(kept).items()
+    return {name: Point.of(some, far) for name, some in series if far in some[0].curve.k}
+
+
+def curve_rows(cache: Cache, series: str, some: Sequence[Kept]) -> pd.DataFrame:
+    """A row for each number of key/value heads; of a control the mean over its draws."""
+    curve, tokens = some[0].curve, some[0].tokens
+    rows = [
+        {"far": far, "share": float(cache.share(far, tokens)), **Point.of(some, far).estimates()}
+        for far in map(int, curve.k)
+    ]
+    columns: dict[str, Any] = {"series": series, "of": len(cache.groups), "tokens": tokens}
+    return pd.DataFrame(rows).assign(**columns, metric=curve.metric, n=curve.n, draws=len(some))
+
+
+def needed_rows(cache: Cache, series: str, some: Sequence[Kept], threshold: float) -> pd.DataFrame:
+    """For each draw: how many key/value heads reach the threshold, and the share of the cache that they are."""
+    rows, total, curve = [], len(cache.groups), some[0].curve
+    for draw, one in enumerate(some):
+        needed, effect = one.curve.k_at(threshold), one.curve.effect
+        row = {"needed": needed.k, "lo": needed.lo, "hi": needed.hi, "stays": needed.stays}
+        row |= {"share": cache.share(needed.k, one.tokens), "effect": effect.value}
+        row |= {"effect_lo": effect.lo, "effect_hi": effect.hi, "defined": one.curve.defined}
+        row |= {"full_accuracy": one.right[-1].mean() if one.curve.k[-1] == total else np.nan}
+        rows.append(row | {"draw": draw})
+    columns: dict[str, Any] = {"series": series, "of": total, "tokens": some[0].tokens}
+    return pd.DataFrame(rows).assign(**columns, n=curve.n, threshold=threshold, metric=curve.metric)
+
+
+def budget_rows(cache: Cache, kept: Mapping[str, Kept], far: int, first: str) -> pd.DataFrame:
+    """Every ranking at one number of key/value heads; `difference`: the first ranking minus this one, paired."""
+    points, rows, main = points_at(kept, far), [], kept[first]
+    ours = points[first]
+    for series, point in points.items():
+        row: dict[str, Any] = {"series": series, "draws": len(point.values), **point.estimates()}
+        pairs = (("", ours.values[0], point.values), ("accuracy_", ours.right[0], point.right))
+        for name, mine, theirs in pairs:
+            lo, hi = np.nan, np.nan
+            if series != first:
+                lo, hi = stats.crossed_interval(theirs, before=mine, groups=ours.curve.groups)
+            row[f"{name}difference"] = mine.mean() - theirs.mean()
+            row |= {f"{name}difference_lo": -hi, f"{name}difference_hi": -lo}
+        rows.append(row)
+    whole = {"full": main.curve.full.mean(), "none": main.curve.none.mean()}
+    whole |= {"full_accuracy": main.right[-1].mean(), "none_accuracy": main.right[0].mean()}
+    columns: dict[str, Any] = {"far": far, "of": len(cache.groups)}
+    columns |= {"share": float(cache.share(far, main.tokens)), "tokens": main.tokens, **whole}
+    columns |= {"metric": main.curve.metric, "n": main.curve.n, "defined": main.curve.defined}
+    return pd.DataFrame(rows).assign(**columns)
+
+
+def family_rows(task: Task, one: Kept, far: int) -> pd.DataFrame:
+    """The effect that the kept heads explain in each family of prompts: each depth."""
+    point, curve, rows = Point.of([one], far), one.curve, []
+    for facet, levels in task.families().items():
+        for level, members in levels.items() if len(levels) > 1 else ():
+            gains, effects = (point.values - curve.none)[:, members], curve.effects[members]
+            lo, hi = stats.crossed_interval(gains, denominator=effects)
+            row = {"facet": facet, "level": level, "n": len(members), "far": far}
+            row |= {"explained": gains.mean() / effects.mean(), "lo": lo, "hi": hi}
+            rows.append(row | {"accuracy": point.right[0][members].mean()})
+    columns = ["facet", "level", "n", "far", "explained", "lo", "hi", "accuracy"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def text_rows(points: Mapping[str, Point], positions: Mapping[str, Sequence[int]]) -> pd.DataFrame:
+    """The cross-entropy at each position, and its rise above that of all heads."""
+    rows = []
+    for series, point in points.items():
+        for position, members in positions.items():
+            full, values = point.curve.full[members], point.values[:, members]
+            lo, hi = stats.crossed_interval(values, before=full) if len(members) > 1 else (np.nan, np.nan)
+            row = {"series": series, "position": int(position), "n": len(members), "full": -full.mean()}
+            row |= {"cross_entropy": -values.mean(), "rise": full.mean() - values.mean()}
+            rows.append(row | {"lo": -hi, "hi": -lo})
+    return pd.DataFrame(rows)

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
-from headwise.model.load.devices import accelerated
+from headwise.model.sites.probe import accelerated
 from headwise.names import reference_name
 from headwise.scores.registry import check_methods, own_options
 from headwise.settings import Count, Several, Text, one_of, passes
@@ -27,9 +27,7 @@ NESTED_QUICK = {**NESTED_ON_CPU, "rows": 48}
 """Options of the learned ranking that are not given: with long prompts a row takes seconds on a CPU."""
 
 
-class ReachSettings(shared.StudySettings):
-    """Settings of the study `reach`."""
-
+class ReachSettings(shared.TaskSettings):
     QUICK: ClassVar = {"n": 8, "length": 150, "window": 6, "points": 6, "draws": 1, "texts": 2}
 
     tasks: shared.TaskNames = ("needle",)
@@ -60,8 +58,6 @@ class ReachSettings(shared.StudySettings):
     """Explained effect at which the number of key/value heads is read."""
     n: Annotated[int, Field(ge=4)] = 64
     """Examples: one half ranks the heads, the other tests them."""
-    metric: shared.MetricName | None = None
-    """Metric; by default the one of each task."""
     points: Annotated[int, Field(ge=3)] = 14
     """Points of a curve, about."""
     draws: Count = 5

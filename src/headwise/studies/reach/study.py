@@ -9,58 +9,63 @@ against the number of key/value heads that see far and the share of the cache), 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from headwise import stats
 from headwise.heads import Order, Scores
 from headwise.model.model import Model
 from headwise.runs import Call, Job, step
 from headwise.runs.step import SHARED
 from headwise.studies.base import study
 from headwise.studies.plan import some_heads
-from headwise.studies.reach.charts import section
 from headwise.studies.reach.kept import (
     CONTROLS,
     GROUPS,
     Cache,
     Kept,
+    Point,
     all_sets,
+    budget_rows,
     by_group,
+    by_series,
+    curve_rows,
+    family_rows,
     far_points,
     measure_kept,
+    needed_rows,
+    points_at,
+    text_rows,
 )
+from headwise.studies.reach.section import section
 from headwise.studies.reach.settings import PATTERN, ReachSettings
-from headwise.studies.reach.texts import text_task
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import input_table, score_heads
-from headwise.sweeps.curve import Sweep
-from headwise.tasks import Task
+from headwise.tasks import Example, Task
+from headwise.tasks.builtin.needle import sentences_of
 
 # ---- steps -----------------------------------------------------------------------------------------------
 
 
-def _sets(orders: Mapping[str, Order], options: Mapping[str, Any], far: Sequence[int]) -> int:
-    return (len(orders) + len(CONTROLS) * options["draws"]) * len(far)
-
-
 @step(
     unit=SHARED,
-    cost=lambda task, orders, far, options, **_: _sets(orders, options, far) * len(task),
+    cost=lambda task, orders, far, options, **_: (
+        (len(orders) + len(CONTROLS) * options["draws"]) * len(far) * len(task)
+    ),
     label="kept heads on {task.name} with {model.name}",
 )
 def keep_far(
     job: Job, model: Model, task: Task, orders: dict[str, Order], far: list[int], options: dict[str, Any]
 ) -> dict[str, Kept]:
     """Metric and right answers as the first heads of each order, or of random draws, see everything."""
-    how = dict(options)
-    draws, seed, unit = how.pop("draws"), how["seed"], how["unit"]
+    settings = dict(options)
+    draws, seed, unit = settings.pop("draws"), settings["seed"], settings["unit"]
     sets = all_sets(model, unit, orders, far, draws, seed, next(iter(orders)))
-    return measure_kept(model, task, sets, **how, advance=job.advance)
+    return measure_kept(model, task, sets, **settings, advance=job.advance)
 
 
 # ---- the study -------------------------------------------------------------------------------------------
@@ -117,8 +122,7 @@ def open_cases(run: Run, s: ReachSettings) -> list[Case]:
     def opened(task: str, model: Model) -> Task:
         return run.task(task, model, s.task_options_of(task, s.length))
 
-    options: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "unit": s.unit}
-    options |= {"seed": s.seed, "draws": s.draws}
+    options = s.ablation | {"unit": s.unit, "draws": s.draws}
     return [
         Case(source, pair, *pair.task.halves(), Cache.of(pair.model, s.sink, s.window), options)
         for source, pair in zip(sources, run.pairs(sources, opened), strict=True)
@@ -126,9 +130,8 @@ def open_cases(run: Run, s: ReachSettings) -> list[Case]:
 
 
 def rankings_of(s: ReachSettings, case: Case) -> dict[str, Call[Any]]:
-    how: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
     return {
-        name: score_heads(case.pair.model, case.find, name, **how, options=s.options(name))
+        name: score_heads(case.pair.model, case.find, name, **s.ablation, options=s.options(name))
         for name in s.methods
     }
 
@@ -159,64 +162,8 @@ def measure_curves(run: Run, s: ReachSettings, cases: list[Case]) -> None:
         case.needed = case.cache.far(s.budget, first.tokens) if np.isnan(needed) else int(np.ceil(needed))
         run.table("inputs", input_table(case.test, "curves").assign(**case.pair.columns))
         for series, some in by_series(kept).items():
-            run.table("reach", curve_rows(case, series, some).assign(**columns))
-            run.table("needed", needed_rows(s, case, series, some).assign(**columns))
-
-
-def by_series(kept: Mapping[str, Kept]) -> dict[str, list[Kept]]:
-    """The draws of each control together; an order is alone."""
-    found: dict[str, list[Kept]] = {}
-    for name, one in kept.items():
-        control, _, draw = name.rpartition(" ")
-        found.setdefault(control if control in CONTROLS and draw.isdigit() else name, []).append(one)
-    return found
-
-
-def curve_rows(case: Case, series: str, some: Sequence[Kept]) -> pd.DataFrame:
-    """A row for each number of key/value heads; of a control the mean over its draws."""
-    curve, tokens = some[0].curve, some[0].tokens
-    rows = [
-        {"far": int(far), "share": float(case.cache.share(far, tokens)), **estimates(some, place)}
-        for place, far in enumerate(curve.k)
-    ]
-    about: dict[str, Any] = {"series": series, "of": len(case.cache.groups), "tokens": tokens}
-    return pd.DataFrame(rows).assign(**about, metric=curve.metric, n=curve.n, draws=len(some))
-
-
-def estimates(some: Sequence[Kept], place: int) -> dict[str, float]:
-    """Explained effect and accuracy at one point, with intervals over examples and draws."""
-    curve = some[0].curve
-    groups: Any = curve.groups
-    values = np.stack([one.curve.values[place] for one in some])
-    right = np.stack([one.right[place] for one in some])
-    explained = (values - curve.none).mean() / curve.effects.mean()
-    lo, hi = (
-        stats.crossed_interval(values - curve.none, denominator=curve.effects, groups=groups)
-        if curve.defined
-        else (np.nan, np.nan)
-    )
-    row = {"explained": explained if curve.defined else np.nan, "lo": lo, "hi": hi, "value": values.mean()}
-    known = not np.isnan(right).any()
-    ends = stats.crossed_interval(right, groups=groups) if known else (np.nan, np.nan)
-    return row | {"accuracy": right.mean(), "accuracy_lo": ends[0], "accuracy_hi": ends[1]}
-
-
-def needed_rows(s: ReachSettings, case: Case, series: str, some: Sequence[Kept]) -> pd.DataFrame:
-    """For each draw: how many key/value heads reach the threshold, and the share of the cache that they are."""
-    rows = []
-    for draw, one in enumerate(some):
-        needed, effect = one.curve.k_at(s.threshold), one.curve.effect
-        row = {"needed": needed.k, "lo": needed.lo, "hi": needed.hi, "stays": needed.stays}
-        row |= {"share": case.cache.share(needed.k, one.tokens), "effect": effect.value}
-        row |= {"effect_lo": effect.lo, "effect_hi": effect.hi, "defined": one.curve.defined}
-        row |= {
-            "full_accuracy": one.right[-1].mean() if one.curve.k[-1] == len(case.cache.groups) else np.nan
-        }
-        rows.append(row | {"draw": draw})
-    about: dict[str, Any] = {"series": series, "of": len(case.cache.groups), "tokens": some[0].tokens}
-    return pd.DataFrame(rows).assign(
-        **about, n=some[0].curve.n, threshold=s.threshold, metric=some[0].curve.metric
-    )
+            run.table("reach", curve_rows(case.cache, series, some).assign(**columns))
+            run.table("needed", needed_rows(case.cache, series, some, s.threshold).assign(**columns))
 
 
 def elsewhere(run: Run, s: ReachSettings, case: Case) -> dict[tuple[str, int], Task]:
@@ -250,66 +197,11 @@ def compare(run: Run, s: ReachSettings, cases: list[Case]) -> None:
         columns |= {"reference": s.reference}
         held_out = which == (case.pair.columns["task"], s.length)
         for at, far in (("budget", budgets[case, which]), ("needed", case.needed)):
-            rows = budget_rows(case, by_series(kept), far, s.methods[0])
+            rows = budget_rows(case.cache, kept, far, s.methods[0])
             run.table("budgets", rows.assign(**columns, at=at, held_out=held_out))
         if held_out:
-            one = kept[s.methods[0]]
-            run.table("families", family_rows(case.test, one, case.needed).assign(**columns))
-
-
-def budget_rows(case: Case, kept: Mapping[str, Sequence[Kept]], far: int, first: str) -> pd.DataFrame:
-    """Every ranking at one number of key/value heads; `difference`: the first ranking minus this one, paired."""
-    rows = []
-    (main,) = kept[first]
-    place = int(np.flatnonzero(main.curve.k == far)[0])
-    groups: Any = main.curve.groups
-    for series, some in kept.items():
-        if far not in some[0].curve.k:  # more than a layer-matched draw can have
-            continue
-        at = int(np.flatnonzero(some[0].curve.k == far)[0])
-        row: dict[str, Any] = {"series": series, "draws": len(some), **estimates(some, at)}
-        for name, of in (("", lambda one: one.curve.values), ("accuracy_", lambda one: one.right)):
-            others, ours = np.stack([of(one)[at] for one in some]), of(main)[place]
-            row[f"{name}difference"] = ours.mean() - others.mean()
-            ends = (np.nan, np.nan)
-            if series != first and not np.isnan(others).any():
-                ends = stats.crossed_interval(others, before=ours, groups=groups)
-            row |= {f"{name}difference_lo": -ends[1], f"{name}difference_hi": -ends[0]}
-        rows.append(row)
-    whole = {"full": main.curve.full.mean(), "none": main.curve.none.mean()}
-    whole |= {"full_accuracy": main.right[-1].mean(), "none_accuracy": main.right[0].mean()}
-    share, total = float(case.cache.share(far, main.tokens)), len(case.cache.groups)
-    about: dict[str, Any] = {
-        "far": far,
-        "of": total,
-        "share": share,
-        "tokens": main.tokens,
-    }
-    return pd.DataFrame(rows).assign(
-        **about, **whole, metric=main.curve.metric, n=main.curve.n, defined=main.curve.defined
-    )
-
-
-def family_rows(task: Task, one: Kept, far: int) -> pd.DataFrame:
-    """The effect that the kept heads explain in each family of prompts: each depth."""
-    curve: Sweep = one.curve
-    place = int(np.flatnonzero(curve.k == far)[0])
-    rows = []
-    for facet, levels in task.families().items():
-        for level, members in levels.items() if len(levels) > 1 else ():
-            gains, effects = (curve.values[place] - curve.none)[members], curve.effects[members]
-            lo, hi = (
-                stats.crossed_interval(gains[None], denominator=effects)
-                if len(members) > 1
-                else (np.nan,) * 2
-            )
-            rows.append(
-                {"facet": facet, "level": level, "n": len(members), "far": far}
-                | {"explained": gains.mean() / effects.mean(), "lo": lo, "hi": hi}
-                | {"accuracy": one.right[place][members].mean()}
-            )
-    columns = ["facet", "level", "n", "far", "explained", "lo", "hi", "accuracy"]
-    return pd.DataFrame(rows, columns=columns)
+            rows = family_rows(case.test, kept[s.methods[0]], case.needed)
+            run.table("families", rows.assign(**columns))
 
 
 def text_of(s: ReachSettings, case: Case) -> Task:
@@ -324,17 +216,35 @@ def read_text(run: Run, s: ReachSettings, cases: list[Case]) -> None:
     }
     for case, kept in run.all(calls, "plain text").items():
         task: Task = calls[case].arguments["task"]
-        rows = []
-        for series, some in {**by_series(kept), "window alone": [kept[s.methods[0]]]}.items():
-            if case.needed not in some[0].curve.k:
-                continue
-            place = 0 if series == "window alone" else int(np.flatnonzero(some[0].curve.k == case.needed)[0])
-            for position, members in task.families()["position"].items():
-                full = some[0].curve.full[members]
-                values = np.stack([one.curve.values[place][members] for one in some])
-                lo, hi = stats.crossed_interval(values, before=full) if len(members) > 1 else (np.nan,) * 2
-                row = {"series": series, "position": int(position), "n": len(members), "full": -full.mean()}
-                row |= {"cross_entropy": -values.mean(), "rise": full.mean() - values.mean()}
-                rows.append(row | {"lo": -hi, "hi": -lo})
-        about: dict[str, Any] = {"far": case.needed, "reference": s.reference, **case.pair.columns}
-        run.table("text", pd.DataFrame(rows).assign(**about))
+        points = points_at(kept, case.needed) | {"window alone": Point.of([kept[s.methods[0]]], 0)}
+        rows = text_rows(points, task.families()["position"])
+        run.table("text", rows.assign(far=case.needed, reference=s.reference, **case.pair.columns))
+
+
+# ---- plain text as a task ------------------------------------------------------------------------
+
+
+SCORED = 32
+"""Words that are scored at each position."""
+PARTS = 4
+
+
+def text_task(model: Model, source: str, length: int, n: int, seed: int) -> Task:
+    """The words before a quarter, a half, three quarters and all of `length` tokens, in each of `n` texts.
+
+    source: `sentences` (ours), or a text file, from random places. The family `position` has the tokens up to
+    their end, and the metric is the log probability per token: cross-entropy with the sign turned.
+    """
+    examples: list[Example] = []
+    draw = random.Random(f"text/{source}/{length}/{seed}")
+    for number in range(n):
+        sentences, words = sentences_of(draw, source), list[str]()
+        while len(words) < length:  # a word has at least one token
+            words += next(sentences).split()
+        for part in range(1, PARTS + 1):
+            wanted = length * part // PARTS
+            end = bisect_right(range(1, wanted), wanted, key=lambda k: len(model.tokens(" ".join(words[:k]))))
+            cut = max(1, end - SCORED)
+            prompt, target = " ".join(words[:cut]), " " + " ".join(words[cut : max(end, cut + 1)])
+            examples.append(Example(prompt, target, group=str(number), family={"position": str(wanted)}))
+    return Task("text", tuple(examples), "mean_logprob", {"length": length, "seed": seed})

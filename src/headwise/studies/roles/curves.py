@@ -14,7 +14,7 @@ import pandas as pd
 
 from headwise import stats
 from headwise.heads import Order, ranked
-from headwise.scores.gates.roles import ROLES, role_scores
+from headwise.scores.gates.gating import ROLES, role_scores
 
 CHECKED_AT = 20
 """Where on the curve facilitation should lie below irrelevance."""

@@ -30,8 +30,6 @@ QUICK_PIECE = 448
 
 
 class RolesSettings(StudySettings):
-    """Settings of the study `roles`."""
-
     QUICK: ClassVar = {"n": QUICK_EXAMPLES, "held_out": 2 * QUICK_FIT.batch, "seeds": 2}
 
     tasks: TaskNames = ("syntax", "commonsense", "math")

@@ -12,7 +12,7 @@ S seeds, L layers, H heads, K points of a curve, E examples.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,24 +30,28 @@ from headwise.runs import Call, Job, step
 from headwise.runs.step import BACKWARD
 from headwise.scores import score
 from headwise.scores.gates.fit import Fit, FitSettings, regulariser
-from headwise.scores.gates.gating import FITS, check_reference, default_reference, gate_scores, one_fit
-from headwise.scores.gates.likelihood import GateLikelihood
-from headwise.scores.gates.roles import (
+from headwise.scores.gates.gating import (
+    FITS,
     ROLES,
     always_and_ever,
+    check_reference,
+    default_reference,
+    gate_scores,
     majority,
     most_facilitating,
+    one_fit,
     role_labels,
     role_scores,
 )
+from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.scores.registry import method as method_named
 from headwise.studies.base import study
 from headwise.studies.plan import some_heads
-from headwise.studies.roles.charts import section
 from headwise.studies.roles.curves import curve_gates, curve_rows, expected_order
+from headwise.studies.roles.section import section
 from headwise.studies.roles.settings import QUICK_PIECE, RolesSettings, few_tokens
 from headwise.studies.run import Pair, Run
-from headwise.studies.steps import input_table, make_cards, strongest
+from headwise.studies.steps import input_table, make_cards, top_cards
 from headwise.studies.workbench import Workbench
 from headwise.tables.codec import stored
 from headwise.tables.frames import long_table
@@ -135,7 +139,7 @@ def roles(run: Run, s: RolesSettings) -> None:
         run.tables(ended.fit.tables(case.seeds, case.model.heads(), columns))
         run.table("fits", pd.DataFrame({**columns, **ended.seeds}))
         if name == "plus" and not s.quick:  # whose few held-out examples may be harder than the others
-            run.say(*overfitted(ended.seeds, case.columns))
+            run.say_of(case.columns, *overfitted(ended.seeds))
 
     calls: dict[tuple[Case, str], Call[Any]] = {}
     gates = {case: (fits[case, "plus"].fit.gates, fits[case, "minus"].fit.gates) for case in cases}
@@ -145,7 +149,7 @@ def roles(run: Run, s: RolesSettings) -> None:
             calls[case, "joint"] = remove_together(case, *gates[case], s.random_sets)
     measured = run.all(calls, "curves and joint ablation")
 
-    cards = {}
+    cards = []
     for case in cases:
         labelled, curves = role_tables(case, *gates[case]), measured[case, "curves"]
         run.tables(labelled)
@@ -155,9 +159,9 @@ def roles(run: Run, s: RolesSettings) -> None:
         run.table("order", pd.DataFrame([order | {"reference": case.reference}]))
         if s.random_sets:
             run.table("joint", pd.DataFrame({**case.columns, **measured[case, "joint"]}))
-        if heads := strongest(labelled["scores"], s.cards):
-            options = {"reference": case.reference, "positions": case.positions, "seed": s.seed}
-            cards[case] = make_cards(case.model, case.tested_on, heads, **options)
+        card_options = {"reference": case.reference, "positions": case.positions, "seed": s.seed}
+        heads = labelled["scores"]
+        cards.append((case.columns, top_cards(case.model, case.tested_on, heads, s.cards, **card_options)))
     run.add_cards(cards)
 
 
@@ -230,15 +234,15 @@ def fit_gates(job: Job, case: Case, name: str, start: np.ndarray | None = None) 
     return Ended(fit, pd.DataFrame(seeds))
 
 
-def overfitted(seeds: pd.DataFrame, columns: Mapping[str, str]) -> list[str]:
+def overfitted(seeds: pd.DataFrame) -> list[str]:
     """A sentence if gates that are pulled open help their own examples and harm held-out ones."""
     fitted, held_out, ungated = (seeds[f"{of}likelihood"].mean() for of in ("", "held_out_", "ungated_"))
     if not held_out < ungated < fitted:
         return []
     return [
-        f"{columns['task']}, {columns['model']}: the gates OVERFIT: log probability per token {fitted:.2f} nats on the "
-        f"examples they were fitted to, {held_out:.2f} on held-out ones ({ungated:.2f} without gates); use more "
-        "examples: a larger n, or your own file"
+        f"the gates OVERFIT: log probability per token {fitted:.2f} nats on the examples they were fitted to, "
+        f"{held_out:.2f} on held-out ones ({ungated:.2f} without gates); use more examples: a larger n, or your own "
+        "file"
     ]
 
 

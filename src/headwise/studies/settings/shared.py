@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import BeforeValidator, Field
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError, hint, quoted
 from headwise.metrics import metrics, text_metrics
-from headwise.model.load.devices import DTYPES
 from headwise.model.measure.positions import AnswerPositions as AnswerPositions
 from headwise.model.measure.positions import Positions as Positions
 from headwise.model.measure.positions import PositionsOrEach as PositionsOrEach
 from headwise.model.measure.references import ReferenceName as ReferenceName
+from headwise.model.sites.probe import DTYPES
 from headwise.scores.registry import methods
 from headwise.settings import Count, Named, Seed, Settings, Several, Text, not_empty, one_of, passes
 from headwise.tasks import Example
@@ -76,6 +76,12 @@ class StudySettings(Settings):
     trust_remote_code: bool = False
     """Allow code from the models' repositories to run."""
 
+    @property
+    def ablation(self) -> dict[str, Any]:
+        """How heads are ablated, for steps: as far as the study has settings for it."""
+        names = ("metric", "reference", "positions", "seed")
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
     def at_most(self, **most: int) -> Self:
         """The same settings with each of these numbers at most this large; one that was None becomes it."""
         values = {name: getattr(self, name) for name in most}
@@ -123,6 +129,17 @@ class StudySettings(Settings):
             )
 
 
+class TaskSettings(StudySettings):
+    """Settings of studies whose tasks are taken as they are."""
+
+    tasks: TaskNames = ("ioi",)
+    """Built-in names, files, or hub:owner/name."""
+    metric: MetricName | None = None
+    """Metric; by default the one of each task."""
+    task_options: Options = Field(default_factory=dict)
+    """Options of the task (pattern: ABB), of its prompts (shots, template, separator) or of its file (columns)."""
+
+
 class AbilitySettings(StudySettings):
     """Settings of studies whose examples are sorted by ability."""
 
@@ -135,3 +152,41 @@ class AbilitySettings(StudySettings):
     """Options of the tasks, of their prompts (shots, template, separator) or of their file (columns)."""
     limit: Count | None = None
     """Maximum number of examples read from a file, over all abilities."""
+
+
+# ---- settings as text ----------------------------------------------------------------------------
+
+
+class Described(NamedTuple):
+    """One setting."""
+
+    name: str
+    """As `--set` takes it: `n`, or `fit.updates` for a setting of a setting."""
+    default: str
+    about: str
+
+
+def described(settings: type[Settings], prefix: str = "") -> list[Described]:
+    """Every setting of a class, a study's own before those that all studies share."""
+    rows: list[Described] = []
+    for name in sorted(settings.model_fields, key=StudySettings.model_fields.__contains__):
+        field = settings.model_fields[name]
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, Settings):
+            rows += described(type(default), f"{prefix}{name}.")
+        else:
+            about = " ".join((field.description or "").split())
+            rows.append(Described(prefix + name, _shown(default), about))
+    return rows
+
+
+def _shown(value: Any) -> str:
+    """A default as it would be typed; a line where there is none."""
+    if value is None or value in ((), {}, ""):
+        return "–"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        inside = [_shown(item) for item in value]
+        return inside[0] if len(inside) == 1 else f"[{', '.join(inside)}]"
+    return repr(value) if isinstance(value, str) and not value.isprintable() else str(value)

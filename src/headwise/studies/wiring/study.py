@@ -11,27 +11,77 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 import pandas as pd
+from pydantic import Field, NonNegativeInt
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Edges, Head, Order, Scores
+from headwise.heads.edges import inputs_of
+from headwise.model.measure.references import check_stored
 from headwise.model.model import Model
 from headwise.runs import Call, Job, step
 from headwise.scores.edges import check_edges, edge_cost, edge_methods
 from headwise.scores.edges import edges as score_edges
+from headwise.settings import Count, Several, Text, one_of, passes
 from headwise.studies.base import study
 from headwise.studies.plan import some_heads
 from headwise.studies.run import Pair, Run
+from headwise.studies.settings import shared
 from headwise.studies.steps import make_cards, score_heads
-from headwise.studies.wiring.charts import section
-from headwise.studies.wiring.settings import WiringSettings
+from headwise.studies.wiring.section import section
+from headwise.sweeps.curve import check_threshold
 from headwise.sweeps.edge_curve import EdgeCurve, edge_curve
-from headwise.sweeps.ratio import ratio_row
+from headwise.sweeps.readings import ratio_row
 from headwise.tables.codec import stored
 from headwise.tables.frames import by_size
 from headwise.tasks import Task
+
+
+def _check_receiver(name: str) -> None:
+    inputs_of(name, {})
+
+
+class WiringSettings(shared.TaskSettings):
+    QUICK: ClassVar = {"n": 24, "heads": 6, "points": 7, "cards": 2}
+
+    models: shared.Models = ("smollm2",)
+    """One model; or two, the dense one first, then the sparse one, whose circuits are compared."""
+    n: Annotated[int, Field(ge=4)] = 32
+    """Examples per task: one half finds the heads and ranks the edges, the other tests them."""
+    order: Annotated[Text, one_of("method", shared.methods)] = "ablation"
+    """Score method that finds the heads whose edges are measured."""
+    heads: Count = 16
+    """Number of top heads, by absolute score."""
+    into: Several[Annotated[Text, passes(_check_receiver)]] = ()
+    """Receivers, such as L23H3; by default the top heads and the logits. All heads before them are then senders."""
+    method: Annotated[Text, one_of("edge method", edge_methods)] = "exact"
+    """Edge method of the edges among the top heads: exact, attribution or integrated."""
+    gradient: Annotated[Text, one_of("edge method", edge_methods)] | None = "attribution"
+    """Gradient method that scores all edges of the model, MLPs and embeddings too; null for none. Not with `into`."""
+    reference: Annotated[shared.ReferenceName, passes(partial(check_stored, what="the edges"))] = "mean"
+    """Ablation type: what replaces a sender's contribution (zero, mean, position_mean, resample, patch)."""
+    threshold: Annotated[float, passes(check_threshold)] = 0.9
+    """Explained effect (faithfulness) at which the circuit size is read."""
+    points: Annotated[int, Field(ge=4)] = 15
+    """Maximum number of points of a curve; 0 edges and all edges are always there."""
+    curve: bool = True
+    """Whether the curve of explained effect against edges kept is measured. Not with `into`."""
+    cards: NonNegativeInt = 4
+    """Number of heads of the circuit that get a card (head page) in the report; 0 for none."""
+
+    def before_run(self) -> None:
+        super().before_run()
+        if not 1 <= len(self.models) <= 2:
+            raise HeadwiseError(
+                f"the study 'wiring' takes one model, or a dense and a sparse one; {len(self.models)} are given"
+            )
+
+
+# ---- the study -----------------------------------------------------------------------------------
+
 
 KEPT = 300
 """Edges of the whole model in the table `gradient`: the largest."""
@@ -39,7 +89,7 @@ ROLES = ("dense", "sparse")
 
 
 def plan(run: Run, s: WiringSettings) -> Iterator[Call[Any]]:
-    options: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
+    options = s.ablation
     for pair in run.pairs():
         find, test = pair.task.halves()
         top = some_heads(pair.model, s.heads)
@@ -63,7 +113,7 @@ def wiring(run: Run, s: WiringSettings) -> None:
     for pair in pairs:
         check_edges(pair.model, [s.method, *gradient], s.metric or pair.task.metric, s.into or "logits")
     halves = {pair: pair.task.halves() for pair in pairs}
-    options: dict[str, Any] = {"metric": s.metric, "reference": s.reference, "seed": s.seed}
+    options = s.ablation
 
     ends: dict[Pair, dict[str, Any]] = {pair: {"into": s.into} for pair in pairs}
     if not s.into:
@@ -101,14 +151,14 @@ def wiring(run: Run, s: WiringSettings) -> None:
         if heads := _heads_of_circuit(edges[pair].table, s.cards):
             calls[pair, "cards"] = make_cards(pair.model, pair.task, heads, **options)
         else:
-            _say(run, pair, "no head pages, because no edge is significant")
+            run.say_of(pair.columns, "no head pages, because no edge is significant")
     curves: dict[Pair, EdgeCurve] = {}
     for (pair, kind), result in run.all(calls, "curves and cards").items():
         if kind == "cards":
             run.tables(result.tables, **pair.columns)
-            _say(run, pair, *result.notes)
+            run.say_of(pair.columns, *result.notes)
         elif isinstance(result, str):
-            _say(run, pair, result)
+            run.say_of(pair.columns, result)
         else:
             run.table("curve_examples", result.example_table().assign(**pair.columns))
             if result.defined:
@@ -127,14 +177,10 @@ def wiring(run: Run, s: WiringSettings) -> None:
                 run.table("ratios", pd.DataFrame([row | {"reference": s.reference}]))
 
 
-def _say(run: Run, pair: Pair, *sentences: str) -> None:
-    run.say(*(f"{pair.columns['task']}, {pair.columns['model']}: {sentence}" for sentence in sentences))
-
-
 def _say_note(run: Run, pair: Pair, found: Scores | Edges) -> None:
     """What the method says of its own accuracy."""
     if note := found.details.get("note"):
-        _say(run, pair, str(note))
+        run.say_of(pair.columns, str(note))
 
 
 # ---- steps -----------------------------------------------------------------------------------------------

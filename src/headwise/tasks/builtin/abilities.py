@@ -26,7 +26,7 @@ from functools import cache
 
 from headwise.tasks.builtin.word_lists import read
 from headwise.tasks.examples import Example
-from headwise.tasks.files.mappings.cogqa import ABILITIES
+from headwise.tasks.files.mappings.questions import ABILITIES
 from headwise.tasks.registry import register_list
 
 

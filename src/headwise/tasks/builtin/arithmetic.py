@@ -43,9 +43,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from headwise.tasks.builtin.ioi import NAMES
-from headwise.tasks.builtin.word_lists import lists, words
+from headwise.tasks.builtin.word_lists import Lists, lists, words
 from headwise.tasks.examples import Example
-from headwise.tasks.registry import register
+from headwise.tasks.registry import register, register_variants
 
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 RESULTS = "PQRS"
@@ -105,13 +105,8 @@ def _offsets(step: Step) -> list[int]:
     offsets = {
         "+": [10, -10, -2 * right],  # a carry forgotten or made twice, or a difference
         "-": [10, -10, 2 * right],
-        "*": [
-            left,
-            -left,
-            right,
-            -right,
-            left + right - step.result,
-        ],  # a row up or down in the times table, or a sum
+        # A row up or down in the times table, or a sum.
+        "*": [left, -left, right, -right, left + right - step.result],
         "/": [2, -2],
     }[step.operation]
     return [by for by in dict.fromkeys([1, -1, *offsets]) if by]
@@ -123,39 +118,36 @@ SHORT = 20  # characters
 
 
 @dataclass(frozen=True)
-class Shape:
-    """An expression over the numbers a, b, c, d and the order in which it is worked out."""
+class Story:
+    """An expression over the numbers a, b, c, d, or a word problem whose numbers, names and things are still open."""
 
     text: str
     steps: tuple[str, ...]
-    """Each "left operation right"; P and Q are the results of the first and the second step."""
-    limits: tuple[int, ...]
-    """The largest value of each number."""
+    """Its calculation, each "left operation right"; P and Q are the results of the first and the second step."""
+    limits: tuple[int, ...] = ()
+    """Of an expression: the largest value of each number."""
 
 
-def _shape(line: str) -> Shape:
-    text, steps, limits = line.split(" | ")
-    return Shape(text, tuple(steps.split("; ")), tuple(map(int, limits.split())))
+def stories(lines: Sequence[str]) -> tuple[Story, ...]:
+    split = [[*line.split(" | "), ""] for line in lines]
+    return tuple(Story(one[0], tuple(one[1].split("; ")), tuple(map(int, one[2].split()))) for one in split)
 
 
-SHAPES = [_shape(line) for line in lists("math.txt")["shapes"]]
+SHAPES = stories(lists("math.txt")["shapes"])
 
 
-_math = partial(register, metric="logprob", length=("worked", "short"))
-
-
-@_math("math", about="arithmetic in one to three steps; the target is the worked solution")
-def math(draw: random.Random, length: str = "worked") -> Example:
+@register_variants(
+    "logprob",
+    {
+        "math": ("arithmetic in one to three steps; the target is the worked solution", {}),
+        "math_rewrite": ("math asked in other words", {"wordings": lists("math.txt")["rewrite"]}),
+    },
+    length=("worked", "short"),
+)
+def math(
+    draw: random.Random, length: str = "worked", wordings: Sequence[str] = ("Problem: {}\nSolution:",)
+) -> Example:
     """`length`: the full working on lines of its own, or (`short`) at most 20 characters of it."""
-    return _calculation(draw, length, ("Problem: {}\nSolution:",))
-
-
-@_math("math_rewrite", about="math asked in other words")
-def math_rewrite(draw: random.Random, length: str = "worked") -> Example:
-    return _calculation(draw, length, lists("math.txt")["rewrite"])
-
-
-def _calculation(draw: random.Random, length: str, wordings: Sequence[str]) -> Example:
     shapes = [shape for shape in SHAPES if len(shape.steps) <= 2 or length == "worked"]
     shape = draw.choice(shapes)
     while True:
@@ -188,20 +180,6 @@ def _solution(steps: list[Step], length: str) -> str:
 # ---- word_problems -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Story:
-    """A word problem whose numbers, names and things are still open."""
-
-    text: str
-    steps: tuple[str, ...]
-    """Its calculation, as in `arithmetic`."""
-
-
-def stories(lines: Sequence[str]) -> tuple[Story, ...]:
-    split = [line.split(" | ") for line in lines]
-    return tuple(Story(text, tuple(steps.split("; "))) for text, steps in split)
-
-
 AMOUNTS = {"small": (2, 10), "large": (11, 60)}
 FACTORS = {"small": (2, 5), "large": (3, 9)}
 LARGEST = {"small": 30, "large": 200}
@@ -218,44 +196,35 @@ LEVELS = {
 MIXTURE = [level for level, (_, _, often) in LEVELS.items() for _ in range(often)]
 PLAIN, REWRITE = lists("word_problems.txt"), lists("word_problems_rewrite.txt")
 REWRITE_NAMES = words(lists("ioi_rewrite.txt")["names"])
-_problems = partial(register, metric="logprob", level=("mixed", *LEVELS))
 
 
-@_problems(
-    "word_problems",
-    about="arithmetic stories in five levels, the answer a whole number; below chance without few-shot examples",
+@register_variants(
+    "logprob",
+    {
+        "word_problems": (
+            "arithmetic stories in five levels, the answer a whole number; below chance without few-shot examples",
+            {},
+        ),
+        "word_problems_rewrite": (
+            "word_problems in other words: stories, names and things of its own",
+            {"texts": REWRITE, "names": REWRITE_NAMES},
+        ),
+    },
+    level=("mixed", *LEVELS),
     answer=("number", "worked"),
 )
-def word_problems(draw: random.Random, level: str = "mixed", answer: str = "number") -> Example:
+def word_problems(
+    draw: random.Random,
+    level: str = "mixed",
+    answer: str = "number",
+    texts: Lists = PLAIN,
+    names: Sequence[str] = NAMES,
+    negative: bool = False,
+) -> Example:
     """`level`: 1 to 5, from one small step that is spelled out to several with large numbers, or a mixture.
 
     `answer`: the number alone, or the working that ends with it.
     """
-    return _problem(draw, level, answer, PLAIN, NAMES)
-
-
-@_problems(
-    "word_problems_rewrite",
-    about="word_problems in other words: stories, names and things of its own",
-    answer=("number", "worked"),
-)
-def word_problems_rewrite(draw: random.Random, level: str = "mixed", answer: str = "number") -> Example:
-    return _problem(draw, level, answer, REWRITE, REWRITE_NAMES)
-
-
-@_problems("word_problems_negative", about="the stories of word_problems without their numbers")
-def word_problems_negative(draw: random.Random, level: str = "mixed") -> Example:
-    return _problem(draw, level, "number", PLAIN, NAMES, negative=True)
-
-
-def _problem(
-    draw: random.Random,
-    level: str,
-    answer: str,
-    texts: Mapping[str, Sequence[str]],
-    names: Sequence[str],
-    negative: bool = False,
-) -> Example:
     chosen = draw.choice(MIXTURE) if level == "mixed" else level
     kinds, size, _ = LEVELS[chosen]
     listed = stories([line for kind in kinds for line in texts[kind]])
@@ -282,6 +251,14 @@ def _problem(
         prompt += f" Calculate {done[0].left} {done[0].operation} {done[0].right}."
     wrong_answers = tuple(draw.sample(foils, N_FOILS))
     return Example(prompt, target, wrong_answers, label=f"level {chosen}", family={"level": chosen})
+
+
+register(
+    "word_problems_negative",
+    metric="logprob",
+    about="the stories of word_problems without their numbers",
+    level=("mixed", *LEVELS),
+)(partial(word_problems, negative=True))
 
 
 def _numbers(draw: random.Random, story: Story, size: str) -> dict[str, int]:

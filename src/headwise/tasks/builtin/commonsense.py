@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from headwise.tasks.builtin.word_lists import lists, questions_and_facts, two_blanks
 from headwise.tasks.examples import Example
-from headwise.tasks.registry import register
+from headwise.tasks.registry import register_variants
 
 N_FOILS = 3
 ITEM_SHARE = 0.25
@@ -76,9 +76,7 @@ def _item(line: str, label: str) -> Example:
     return Example(_prompt(text), f" {right}", foils, label=label, family=_family(label, text))
 
 
-def _asked(
-    relation: Relation, fact: Fact, wording: str, draw: random.Random, negative: bool = False
-) -> Example:
+def _asked(relation: Relation, fact: Fact, wording: str, draw: random.Random, negative: bool) -> Example:
     # Wrong answers are drawn by way of their facts: an answer that is seldom right is as seldom wrong, so that
     # what is likely to be said whatever is asked does not give the right one away.
     wrong: list[str] = []
@@ -101,21 +99,20 @@ EXAMPLES = [_item(line, label) for label, lines in lists("commonsense_items.txt"
 ASKED = [(r, fact, wording) for r in RELATIONS.values() for fact in r.facts for wording in r.wordings]
 
 
-@register(
-    "commonsense",
-    metric="logprob",
-    about="everyday knowledge of things, people, causes, places, tools, animals, …, answered in a few words",
+@register_variants(
+    "logprob",
+    {
+        "commonsense": (
+            "everyday knowledge of things, people, causes, places, tools, animals, …, answered in a few words",
+            {},
+        ),
+        "commonsense_negative": (
+            "the questions of commonsense with a blank in the place of their subject",
+            {"negative": True},
+        ),
+    },
 )
-def commonsense(draw: random.Random) -> Example:
-    if draw.random() < ITEM_SHARE:
+def commonsense(draw: random.Random, negative: bool = False) -> Example:
+    if not negative and draw.random() < ITEM_SHARE:
         return draw.choice(EXAMPLES)
-    return _asked(*draw.choice(ASKED), draw)
-
-
-@register(
-    "commonsense_negative",
-    metric="logprob",
-    about="the questions of commonsense with a blank in the place of their subject",
-)
-def commonsense_negative(draw: random.Random) -> Example:
-    return _asked(*draw.choice(ASKED), draw, negative=True)
+    return _asked(*draw.choice(ASKED), draw, negative)

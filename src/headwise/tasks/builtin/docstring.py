@@ -23,70 +23,15 @@ rewrites (list .84, table .89, prose .66), and in 37 of 100 negatives, where cha
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from headwise.tasks.builtin.word_lists import lists, words
+from headwise.tasks.builtin.word_lists import Lists, lists, words
 from headwise.tasks.examples import Example
-from headwise.tasks.registry import register
+from headwise.tasks.registry import register_variants
 
 PLAIN, REWRITE = lists("docstring.txt"), lists("docstring_rewrite.txt")
 Lines = Sequence[tuple[str, str]]
 """Documented names, each with its description."""
-
-
-@register(
-    "docstring",
-    metric="logit_diff",
-    about="a Python docstring lists the parameters of its function: which one is next?",
-)
-def docstring(draw: random.Random) -> Example:
-    return _example(draw, PLAIN)
-
-
-@register(
-    "docstring_rewrite",
-    metric="logit_diff",
-    about="docstring in other words: the parameters of a command in a Markdown list, a table or prose",
-)
-def docstring_rewrite(draw: random.Random) -> Example:
-    return _example(draw, REWRITE, draw.choice(tuple(LAYOUTS)))
-
-
-@register(
-    "docstring_negative",
-    metric="logit_diff",
-    about="a docstring of other names than those of the signature: nothing says which one is next",
-)
-def docstring_negative(draw: random.Random) -> Example:
-    return _example(draw, PLAIN, negative=True)
-
-
-def _example(
-    draw: random.Random, texts: Mapping[str, Sequence[str]], layout: str = "", negative: bool = False
-) -> Example:
-    names, descriptions = words(texts["names"]), words(texts["descriptions"])
-    n_named = draw.choice((4, 5))
-    n_documented = draw.choice((1, 2, n_named - 2))
-    function, *named = draw.sample(names, n_named + 1)
-    summary, *about = (" ".join(draw.sample(descriptions, size)) for size in (3, *[2] * n_documented))
-    asked = n_documented
-    later = draw.randrange(asked + 1, n_named)
-    strangers = [name for name in names if name not in (function, *named)]
-    documented = draw.sample(strangers, n_documented) if negative else named[:n_documented]
-    lines = list(zip(documented, about, strict=True))
-    written = LAYOUTS[layout] if layout else _python
-    swapped = list(named)
-    swapped[asked], swapped[later] = swapped[later], swapped[asked]
-    others = [name for i, name in enumerate(named) if i != asked]
-    return Example(
-        prompt=written(function, named, summary, lines),
-        target=f" {named[asked]}",
-        foils=tuple(f" {name}" for name in others),
-        counterfactual=written(function, swapped, summary, lines),
-        label=f"{n_documented} documented",
-        family={"parameters": str(n_named), "documented": str(n_documented)}
-        | ({"template": layout} if layout else {}),
-    )
 
 
 def _python(function: str, parameters: Sequence[str], summary: str, lines: Lines) -> str:
@@ -113,3 +58,46 @@ def _prose(function: str, parameters: Sequence[str], summary: str, lines: Lines)
 
 
 LAYOUTS = {"list": _markdown, "table": _table, "prose": _prose}
+
+
+@register_variants(
+    "logit_diff",
+    {
+        "docstring": ("a Python docstring lists the parameters of its function: which one is next?", {}),
+        "docstring_rewrite": (
+            "docstring in other words: the parameters of a command in a Markdown list, a table or prose",
+            {"texts": REWRITE, "layouts": tuple(LAYOUTS)},
+        ),
+        "docstring_negative": (
+            "a docstring of other names than those of the signature: nothing says which one is next",
+            {"negative": True},
+        ),
+    },
+)
+def docstring(
+    draw: random.Random, texts: Lists = PLAIN, layouts: Sequence[str] = (), negative: bool = False
+) -> Example:
+    layout = draw.choice(layouts) if layouts else ""
+    names, descriptions = words(texts["names"]), words(texts["descriptions"])
+    n_named = draw.choice((4, 5))
+    n_documented = draw.choice((1, 2, n_named - 2))
+    function, *named = draw.sample(names, n_named + 1)
+    summary, *about = (" ".join(draw.sample(descriptions, size)) for size in (3, *[2] * n_documented))
+    target_index = n_documented
+    later = draw.randrange(target_index + 1, n_named)
+    strangers = [name for name in names if name not in (function, *named)]
+    documented = draw.sample(strangers, n_documented) if negative else named[:n_documented]
+    lines = list(zip(documented, about, strict=True))
+    written = LAYOUTS[layout] if layout else _python
+    swapped = list(named)
+    swapped[target_index], swapped[later] = swapped[later], swapped[target_index]
+    others = [name for i, name in enumerate(named) if i != target_index]
+    return Example(
+        prompt=written(function, named, summary, lines),
+        target=f" {named[target_index]}",
+        foils=tuple(f" {name}" for name in others),
+        counterfactual=written(function, swapped, summary, lines),
+        label=f"{n_documented} documented",
+        family={"parameters": str(n_named), "documented": str(n_documented)}
+        | ({"template": layout} if layout else {}),
+    )

@@ -24,13 +24,12 @@ model is right in 99 of 100 rewrites (metric .51), and in 22 of 100 negatives (m
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from headwise.tasks.builtin.word_lists import lists, words
+from headwise.tasks.builtin.word_lists import Lists, lists, words
 from headwise.tasks.examples import Example
-from headwise.tasks.registry import Lengths, register
+from headwise.tasks.registry import Lengths, register_variants
 
 PLAIN, REWRITE = lists("greater_than.txt"), lists("greater_than_rewrite.txt")
 
@@ -53,37 +52,24 @@ class Cut:
 CUTS = (Cut(" {c}", "{nn}", 1), Cut(" {c}", "{n}", 10), Cut(" ", "{c}{n}", 10), Cut("", " {c}{nn}", 1))
 
 
-@register(
-    "greater_than",
-    metric="prob_diff",
-    about="a span of years: the year it ends comes after the year it began",
+@register_variants(
+    "prob_diff",
+    {
+        "greater_than": ("a span of years: the year it ends comes after the year it began", {}),
+        "greater_than_rewrite": (
+            "greater_than in other words: lives and records instead of events",
+            {"texts": REWRITE, "kind": "rewrite "},
+        ),
+        "greater_than_negative": (
+            "the sentences of greater_than without the first year, which the answer would depend on",
+            {"undated": True},
+        ),
+    },
 )
-def greater_than(draw: random.Random, tokens: Lengths | None = None) -> Example:
-    return _example(draw, tokens, PLAIN)
-
-
-@register(
-    "greater_than_rewrite",
-    metric="prob_diff",
-    about="greater_than in other words: lives and records instead of events",
-)
-def greater_than_rewrite(draw: random.Random, tokens: Lengths | None = None) -> Example:
-    return _example(draw, tokens, REWRITE, kind="rewrite ")
-
-
-@register(
-    "greater_than_negative",
-    metric="prob_diff",
-    about="the sentences of greater_than without the first year, which the answer would depend on",
-)
-def greater_than_negative(draw: random.Random, tokens: Lengths | None = None) -> Example:
-    return _example(draw, tokens, PLAIN, undated=True)
-
-
-def _example(
+def greater_than(
     draw: random.Random,
-    tokens: Lengths | None,
-    texts: Mapping[str, Sequence[str]],
+    tokens: Lengths | None = None,
+    texts: Lists = PLAIN,
     kind: str = "",
     undated: bool = False,
 ) -> Example:
@@ -99,9 +85,11 @@ def _example(
 
     first, instead = draw.sample(texts["undated"], 2) if undated else (start, 1)
     cut, pieces = _cut(stem(first), century, start, tokens)
-    shown, asked = cut.shown.format(c=century), start // cut.years
-    right = [piece for piece, number in pieces.items() if number > asked]
-    wrong = [p for p, number in pieces.items() if number < asked or (cut.years == 1 and number == asked)]
+    shown, start_part = cut.shown.format(c=century), start // cut.years
+    right = [piece for piece, number in pieces.items() if number > start_part]
+    wrong = [
+        p for p, number in pieces.items() if number < start_part or (cut.years == 1 and number == start_part)
+    ]
     if tokens is not None and not undated:
         same_length = (e for e in range(1, start) if len(tokens(stem(e))) == len(tokens(stem(start))))
         instead = next(same_length, 1)

@@ -12,41 +12,40 @@ last pair is repeated. The bundled model is right in 80 of 100 rewrites
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 
-from headwise.tasks.builtin.word_lists import lists, words
+from headwise.tasks.builtin.word_lists import Lists, lists, words
 from headwise.tasks.examples import Example
-from headwise.tasks.registry import register
+from headwise.tasks.registry import register_variants
 
 PLAIN, REWRITE = lists("induction.txt"), lists("induction_rewrite.txt")
 WORDS = words(PLAIN["words"])
 TEMPLATES = ("{x} {y} {z}",)
 SHOWN = 4
-_induction = partial(register, metric="logit_diff", pattern=("mixed", "ABA", "ABB"))
 
 
-@_induction(
-    "induction", about="a repetition rule shown on triples of words: which word completes the last triple?"
+@register_variants(
+    "logit_diff",
+    {
+        "induction": (
+            "a repetition rule shown on triples of words: which word completes the last triple?",
+            {},
+        ),
+        "induction_rewrite": (
+            "induction in other words: pairs and what we get from them",
+            {"texts": REWRITE},
+        ),
+        "induction_negative": (
+            "the triples of induction without a rule: no word is repeated",
+            {"negative": True},
+        ),
+    },
+    pattern=("mixed", "ABA", "ABB"),
 )
-def induction(draw: random.Random, pattern: str = "mixed") -> Example:
-    """`pattern`: repeat the first word (`ABA`), the second (`ABB`), or half of each."""
-    return _example(draw, pattern, PLAIN)
-
-
-@_induction("induction_rewrite", about="induction in other words: pairs and what we get from them")
-def induction_rewrite(draw: random.Random, pattern: str = "mixed") -> Example:
-    return _example(draw, pattern, REWRITE)
-
-
-@_induction("induction_negative", about="the triples of induction without a rule: no word is repeated")
-def induction_negative(draw: random.Random, pattern: str = "mixed") -> Example:
-    return _example(draw, pattern, PLAIN, negative=True)
-
-
-def _example(
-    draw: random.Random, pattern: str, texts: Mapping[str, Sequence[str]], negative: bool = False
+def induction(
+    draw: random.Random, pattern: str = "mixed", texts: Lists = PLAIN, negative: bool = False
 ) -> Example:
+    """`pattern`: repeat the first word (`ABA`), the second (`ABB`), or half of each."""
     rule = draw.choice(("ABA", "ABB")) if pattern == "mixed" else pattern
     chosen = draw.sample(words(texts["words"]), (4 if negative else 2) * SHOWN + 2)
     pairs = list(zip(chosen[: 2 * SHOWN + 2 : 2], chosen[1 : 2 * SHOWN + 2 : 2], strict=True))

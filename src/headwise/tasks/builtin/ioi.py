@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 
-from headwise.tasks.builtin.word_lists import lists, words
+from headwise.tasks.builtin.word_lists import Lists, lists, words
 from headwise.tasks.examples import Example
-from headwise.tasks.registry import register
+from headwise.tasks.registry import register_variants
 
-Texts = Mapping[str, Sequence[str]]
 Scene = tuple[Callable[..., str], dict[str, str]]
 """The prompt, where the people {a}, {b} and {s} are still open, and its families."""
 
@@ -37,52 +36,65 @@ LONG = {**SHORT, **lists("ioi_long.txt")}
 LONG_REWRITE = {**SHORT_REWRITE, **lists("ioi_long_rewrite.txt")}
 NAMES = words(SHORT["names"])
 
-_ioi = partial(register, metric="logit_diff", pattern=("mixed", "ABB", "BAB"))
+
+def _short(draw: random.Random, texts: Lists, kind: str) -> Scene:
+    template = draw.choice(texts["openings"])
+    place, thing = draw.choice(words(texts["places"])), draw.choice(words(texts["things"]))
+    family = {"template": f"{kind}{texts['openings'].index(template) + 1}", "length": "short"}
+    return partial(template.format, place=place, thing=thing), family
 
 
-@_ioi("ioi", about="two names, one is repeated: which one receives the thing?")
-def ioi(draw: random.Random, pattern: str = "mixed") -> Example:
-    """`pattern`: the receiver A and the giver B in order of mention (`ABB`: A first), or both kinds."""
-    return _example(draw, pattern, SHORT, _short)
+def _long(draw: random.Random, texts: Lists, kind: str) -> Scene:
+    opening = draw.choice(texts["openings"])
+    place, first = draw.choice(words(texts["places"])), draw.choice(texts["first"])
+    middle = draw.sample(texts["middle"], draw.choice((2, 3)))
+    question, thing = draw.choice(texts["questions"]), draw.choice(words(texts["things"]))
+    family = {"template": f"{kind}{texts['openings'].index(opening) + 1}", "length": "long"}
+    text = " ".join([opening, *middle, question])
+    return partial(text.format, place=place, first=first, thing=thing), family
 
 
-@_ioi("ioi_rewrite", about="ioi in other words: sentences, names, places and things of its own")
-def ioi_rewrite(draw: random.Random, pattern: str = "mixed") -> Example:
-    return _example(draw, pattern, SHORT_REWRITE, partial(_short, kind="rewrite "))
+_OWN_WORDS = "in other words: sentences, names, places and things of its own"
+LONG_SCENE = {"scene": _long, "texts": LONG, "kind": "long "}
 
 
-@_ioi("ioi_negative", about="the sentences of ioi without a repeated name: a third person gives the thing")
-def ioi_negative(draw: random.Random, pattern: str = "mixed") -> Example:
-    return _example(draw, pattern, SHORT, _short, negative=True)
-
-
-@_ioi("ioi_long", about="ioi with two or three more sentences between the names and the question")
-def ioi_long(draw: random.Random, pattern: str = "mixed") -> Example:
-    """`pattern`: as in `ioi`."""
-    return _example(draw, pattern, LONG, _long)
-
-
-@_ioi("ioi_long_rewrite", about="ioi_long in other words: sentences, names, places and things of its own")
-def ioi_long_rewrite(draw: random.Random, pattern: str = "mixed") -> Example:
-    return _example(draw, pattern, LONG_REWRITE, partial(_long, kind="long rewrite "))
-
-
-@_ioi("ioi_long_negative", about="the sentences of ioi_long without a repeated name: a third person gives")
-def ioi_long_negative(draw: random.Random, pattern: str = "mixed") -> Example:
-    return _example(draw, pattern, LONG, _long, negative=True)
-
-
-def _example(
+@register_variants(
+    "logit_diff",
+    {
+        "ioi": ("two names, one is repeated: which one receives the thing?", {}),
+        "ioi_rewrite": (f"ioi {_OWN_WORDS}", {"texts": SHORT_REWRITE, "kind": "rewrite "}),
+        "ioi_negative": (
+            "the sentences of ioi without a repeated name: a third person gives the thing",
+            {"negative": True},
+        ),
+        "ioi_long": ("ioi with two or three more sentences between the names and the question", LONG_SCENE),
+        "ioi_long_rewrite": (
+            f"ioi_long {_OWN_WORDS}",
+            {"scene": _long, "texts": LONG_REWRITE, "kind": "long rewrite "},
+        ),
+        "ioi_long_negative": (
+            "the sentences of ioi_long without a repeated name: a third person gives",
+            {**LONG_SCENE, "negative": True},
+        ),
+    },
+    pattern=("mixed", "ABB", "BAB"),
+)
+def ioi(
     draw: random.Random,
-    pattern: str,
-    texts: Texts,
-    scene: Callable[[random.Random, Texts], Scene],
+    pattern: str = "mixed",
+    scene: Callable[[random.Random, Lists, str], Scene] = _short,
+    texts: Lists = SHORT,
+    kind: str = "",
     negative: bool = False,
 ) -> Example:
+    """`pattern`: the receiver A and the giver B in order of mention (`ABB`: A first), or both kinds.
+
+    kind: says that the templates are not those of `ioi`.
+    """
     receiver, giver, *others = draw.sample(words(texts["names"]), 4 if negative else 2)
     order = draw.choice(("ABB", "BAB")) if pattern == "mixed" else pattern
     a, b = (receiver, giver) if order == "ABB" else (giver, receiver)
-    prompt, family = scene(draw, texts)
+    prompt, family = scene(draw, texts, kind)
     subject, instead = others or (giver, receiver)
     text = prompt(a=a, b=b, s=subject)
     label = f"{order[:2]}C" if negative else order
@@ -95,25 +107,6 @@ def _example(
         spans={} if negative else name_spans(text, receiver, giver),
         family={"order": label, **family},
     )
-
-
-def _short(draw: random.Random, texts: Texts, kind: str = "") -> Scene:
-    template = draw.choice(texts["openings"])
-    place, thing = draw.choice(words(texts["places"])), draw.choice(words(texts["things"]))
-    family = {"template": f"{kind}{texts['openings'].index(template) + 1}", "length": "short"}
-    return partial(template.format, place=place, thing=thing), family
-
-
-def _long(draw: random.Random, texts: Texts, kind: str = "long ") -> Scene:
-    """kind: says that the templates are not those of `ioi`."""
-    opening = draw.choice(texts["openings"])
-    place, first = draw.choice(words(texts["places"])), draw.choice(texts["first"])
-    middle = draw.sample(texts["middle"], draw.choice((2, 3)))
-    question, thing = draw.choice(texts["questions"]), draw.choice(words(texts["things"]))
-    family = {"template": f"{kind}{texts['openings'].index(opening) + 1}", "length": "long"}
-    return partial(
-        " ".join([opening, *middle, question]).format, place=place, first=first, thing=thing
-    ), family
 
 
 def name_spans(prompt: str, receiver: str, giver: str) -> dict[str, tuple[int, int]]:

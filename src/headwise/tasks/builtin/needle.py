@@ -21,7 +21,7 @@ from headwise.errors import HeadwiseError, quoted
 from headwise.files import user_path
 from headwise.tasks.builtin.word_lists import lists, words
 from headwise.tasks.examples import Example
-from headwise.tasks.registry import Lengths, TextFile, WholeNumber, register
+from headwise.tasks.registry import Lengths, register, text_file, whole_number
 
 TEXTS = lists("needle.txt")
 SHORTEST, LONGEST = 100, 131_072
@@ -30,10 +30,7 @@ DEPTHS = ("early", "middle", "late")
 LATEST = 0.9
 """Share of the filler after which no needle stands: it would be close to the question."""
 
-_long = {
-    "length": WholeNumber(512, least=SHORTEST, most=LONGEST),
-    "filler": TextFile("sentences"),
-}
+_long = {"length": whole_number(512, SHORTEST, LONGEST), "filler": text_file("sentences")}
 Sentences = Iterator[str]
 
 
@@ -43,8 +40,8 @@ Sentences = Iterator[str]
     about="a sentence hidden in a long text (length=1000, depth=early): what is the secret word of Anna?",
     depth=("mixed", *DEPTHS),
     answer=("word", "phrase", "code"),
-    needles=WholeNumber(1, least=1, most=8),
-    distractors=WholeNumber(0, least=0, most=4),
+    needles=whole_number(1, least=1, most=8),
+    distractors=whole_number(0, least=0, most=4),
     **_long,
 )
 def needle(
@@ -71,10 +68,12 @@ def needle(
     level = draw.choice(DEPTHS) if depth == "mixed" else depth
     places = [LATEST * (DEPTHS.index(level) + draw.random()) / len(DEPTHS)]
     places += [LATEST * draw.random() for _ in facts[1:]]
-    asked = question.format(kind=kinds[0], name=names[0])
-    room = _Room(tokens, length - _count(tokens, " ".join([*facts, asked])))
+    question_text = question.format(kind=kinds[0], name=names[0])
+    room = _Room(tokens, length - _count(tokens, " ".join([*facts, question_text])))
     hay = room.fill(sentences_of(draw, filler))
-    return _example([*hay, asked], facts, places, answers, " ", {"depth": level, "length": str(length)})
+    return _example(
+        [*hay, question_text], facts, places, answers, " ", {"depth": level, "length": str(length)}
+    )
 
 
 @register(

@@ -15,12 +15,10 @@ chance is 20.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from functools import partial
 
-from headwise.tasks.builtin.word_lists import lists, questions_and_facts, two_blanks
+from headwise.tasks.builtin.word_lists import Lists, lists, questions_and_facts, two_blanks
 from headwise.tasks.examples import Example
-from headwise.tasks.registry import register
+from headwise.tasks.registry import register_variants
 
 N_FOILS = 4
 
@@ -33,34 +31,30 @@ def _relation(lines: tuple[str, ...]) -> tuple[tuple[str, ...], list[tuple[str, 
 
 
 RELATIONS = {name: _relation(lines) for name, lines in lists("recall.txt").items()}
-_recall = partial(register, metric="logit_diff", relation=("mixed", *RELATIONS))
 
 
-@_recall(
-    "recall",
-    about="facts: capitals, continents, languages, currencies, opposites, young animals, colours, past tenses, …",
+@register_variants(
+    "logit_diff",
+    {
+        "recall": (
+            "facts: capitals, continents, languages, currencies, opposites, young animals, colours, past tenses, …",
+            {},
+        ),
+        "recall_rewrite": (
+            "the facts of recall, asked in other words",
+            {"rewritten": lists("recall_rewrite.txt")},
+        ),
+        "recall_negative": (
+            "the questions of recall with a blank in the place of their subject",
+            {"negative": True},
+        ),
+    },
+    relation=("mixed", *RELATIONS),
 )
-def recall(draw: random.Random, relation: str = "mixed") -> Example:
-    """`relation`: one of them, or all in equal parts."""
-    return _example(draw, relation)
-
-
-@_recall("recall_rewrite", about="the facts of recall, asked in other words")
-def recall_rewrite(draw: random.Random, relation: str = "mixed") -> Example:
-    return _example(draw, relation, lists("recall_rewrite.txt"))
-
-
-@_recall("recall_negative", about="the questions of recall with a blank in the place of their subject")
-def recall_negative(draw: random.Random, relation: str = "mixed") -> Example:
-    return _example(draw, relation, negative=True)
-
-
-def _example(
-    draw: random.Random,
-    relation: str,
-    rewritten: Mapping[str, Sequence[str]] | None = None,
-    negative: bool = False,
+def recall(
+    draw: random.Random, relation: str = "mixed", rewritten: Lists | None = None, negative: bool = False
 ) -> Example:
+    """`relation`: one of them, or all in equal parts."""
     name = draw.choice(tuple(RELATIONS)) if relation == "mixed" else relation
     questions, facts = RELATIONS[name]
     (subject, right), (other, instead) = draw.sample(facts, 2)

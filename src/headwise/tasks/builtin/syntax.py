@@ -23,47 +23,42 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
 
-from headwise.tasks.builtin.word_lists import lists, two_blanks
+from headwise.tasks.builtin.word_lists import Lists, lists, two_blanks
 from headwise.tasks.examples import Example
-from headwise.tasks.registry import register
+from headwise.tasks.registry import register_variants
 
-Lists = Mapping[str, Sequence[str]]
 PLAIN = lists("syntax.txt"), lists("phenomena.txt")
 REWRITE = lists("syntax_rewrite.txt"), lists("phenomena_rewrite.txt")
 """Word lists, and rules."""
 PHENOMENA = tuple(
     name for name in PLAIN[1] if ":" not in name
 )  # "tense: week" continues the rules of "tense"
-_syntax = partial(register, metric="logit_diff", phenomenon=("mixed", *PHENOMENA))
 
 
-@_syntax(
-    "syntax",
-    about="sixteen grammatical choices between two words: agreement, reflexives, tense, polarity and more",
+@register_variants(
+    "logit_diff",
+    {
+        "syntax": (
+            "sixteen grammatical choices between two words: agreement, reflexives, tense, polarity and more",
+            {},
+        ),
+        "syntax_rewrite": ("syntax in other words: sentences and words of its own", {"texts": REWRITE}),
+        "syntax_negative": (
+            "the sentences of syntax with a blank in the place of the word that decides",
+            {"negative": True},
+        ),
+    },
+    phenomenon=("mixed", *PHENOMENA),
 )
-def syntax(draw: random.Random, phenomenon: str = "mixed") -> Example:
-    """`phenomenon`: one of them, or all in equal parts."""
-    return _example(draw, phenomenon, *PLAIN)
-
-
-@_syntax("syntax_rewrite", about="syntax in other words: sentences and words of its own")
-def syntax_rewrite(draw: random.Random, phenomenon: str = "mixed") -> Example:
-    return _example(draw, phenomenon, *REWRITE)
-
-
-@_syntax(
-    "syntax_negative", about="the sentences of syntax with a blank in the place of the word that decides"
-)
-def syntax_negative(draw: random.Random, phenomenon: str = "mixed") -> Example:
-    return _example(draw, phenomenon, *PLAIN, negative=True)
-
-
-def _example(
-    draw: random.Random, phenomenon: str, word_lists: Lists, every_rule: Lists, negative: bool = False
+def syntax(
+    draw: random.Random,
+    phenomenon: str = "mixed",
+    texts: tuple[Lists, Lists] = PLAIN,
+    negative: bool = False,
 ) -> Example:
+    """`phenomenon`: one of them, or all in equal parts."""
+    word_lists, every_rule = texts
     name = draw.choice(PHENOMENA) if phenomenon == "mixed" else phenomenon
     values = {"continue": name}
     while "continue" in values:

@@ -14,10 +14,12 @@ line added in the middle changes the examples of every seed.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 
+Lists = Mapping[str, Sequence[str]]
+"""The lines of every list of a file, by name."""
 BLANKS = ("____", "....", "****", "----", "####", "====")
 """What stands in the place of the word that decides, in prompts of the same form without the behaviour."""
 

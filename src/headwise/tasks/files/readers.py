@@ -11,9 +11,10 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from headwise.bounded import check_bytes, text_bytes
 from headwise.errors import HeadwiseError, first_line, hint, quoted, unknown
@@ -24,60 +25,40 @@ LINE_LIMIT = 8 * 2**20
 FILE_LIMIT = 512 * 2**20
 """The largest JSON file that is read, in bytes: unlike JSON lines it must be held in memory as a whole."""
 REMEMBERED = 64 * 2**20
-"""The size of all files together whose rows are kept in memory, in bytes; a larger file is read each time."""
-
-
-class _Reading(NamedTuple):
-    """A file, read."""
-
-    state: tuple[int, int, int]
-    """Size, time of the last change and inode, by which a change is noticed."""
-    table: Table
-    problems: list[tuple[int, str]]
-    is_settled: bool
-    """Whether the file had been as it was for so long that any later change shows in its time."""
-
-
-_readings: dict[tuple[Path, str | None], _Reading] = {}
-"""By path and list of records, the latest used last."""
+"""The size up to which the rows of a file are kept in memory, in bytes; a larger file is read each time."""
 
 
 def read_table(path: Path, log: Log, records: str | None = None) -> Table:
     """Every row of a file, by its extension. The rows are shared with later calls: nobody changes them."""
     reader = reader_of(path, log.source)
-    if reader is _json:
-        reader = partial(_json, records=records)
-    elif records is not None:
-        raise HeadwiseError(
-            f"{hint('records', records)} names a list inside a .json object; {log.source} has none"
-        )
+    if records is not None and reader is not _json:
+        raise no_lists(log, records)
     try:
         status = path.stat()
-        key, state = (path.resolve(), records), (status.st_size, status.st_mtime_ns, status.st_ino)
-        reading = _readings.pop(key, None)
-        if reading is None or reading.state != state:
-            problems = Log(log.source)
-            is_settled = time.time_ns() - status.st_mtime_ns > _grain(status.st_mtime_ns)
-            reading = _Reading(state, reader(path, problems), problems.problems, is_settled)
+        # Within a tick of the file system a file may change again under the same time.
+        is_settled = time.time_ns() - status.st_mtime_ns > 2_000_000_000
+        read = _read if is_settled and status.st_size <= REMEMBERED else _read.__wrapped__
+        table = read(path.resolve(), log.source, records, status.st_size, status.st_mtime_ns)
     except OSError as error:
         raise _unreadable(log.source, error) from None
-    if reading.is_settled and status.st_size <= REMEMBERED:
-        _readings[key] = reading
-    while (
-        sum(kept.state[0] for kept in [*_readings.values()]) > REMEMBERED
-    ):  # copies: another thread may read too
-        _readings.pop(next(iter(_readings)), None)
-    log.problems += reading.problems
-    if not reading.table.rows:
+    log.problems += table.log.problems
+    if not table.rows:
         log.refuse_if_bad()
         raise HeadwiseError(f"{log.source} is empty; expected at least one example")
-    return reading.table
+    return replace(table, log=log)
 
 
-def _grain(modified: int) -> int:
-    """Within how many nanoseconds of a change a file may change again under the same time: file systems count in ticks
-    of up to 10 ms, some in whole seconds, FAT in two."""
-    return 2_000_000_000 if modified % 10_000_000 == 0 else 20_000_000
+@lru_cache(maxsize=4)
+def _read(path: Path, source: str, records: str | None, size: int, changed: int) -> Table:
+    """Size and time of the last change: a file that has changed is read again."""
+    reader, log = READERS[path.suffix.lower()], Log(source)
+    return _json(path, log, records) if reader is _json else reader(path, log)
+
+
+def no_lists(log: Log, records: str) -> HeadwiseError:
+    return HeadwiseError(
+        f"{hint('records', records)} names a list inside a .json object; {log.source} has none"
+    )
 
 
 def reader_of(path: Path, source: str) -> Callable[[Path, Log], Table]:
@@ -183,7 +164,7 @@ def _json_lines(path: Path, log: Log) -> Table:
             except ValueError as error:
                 log.bad(number, f"not JSON ({_why_not_json(error)}), expected one object per line")
 
-    return Table(_objects(values(), "line", log))
+    return Table(_objects(values(), "line", log), log)
 
 
 def _json(path: Path, log: Log, records: str | None = None) -> Table:
@@ -199,7 +180,7 @@ def _json(path: Path, log: Log, records: str | None = None) -> Table:
         line = raw.count(b"\n", 0, error.start) + 1
         raise HeadwiseError(f"{log.source}, line {line}: {_not_utf8(error)}") from None
     if not text.strip():
-        return Table([])
+        return Table([], log)
     try:
         value = _parse(text)
     except json.JSONDecodeError as error:
@@ -212,7 +193,7 @@ def _json(path: Path, log: Log, records: str | None = None) -> Table:
     except ValueError as error:
         raise HeadwiseError(f"{log.source}: not JSON that can be read ({error})") from None
     listed, about = _records(value, log.source, records)
-    return Table(_objects(enumerate(listed, 1), "record", log), about)
+    return Table(_objects(enumerate(listed, 1), "record", log), log, about)
 
 
 def _records(value: Any, source: str, records: str | None) -> tuple[list[Any], dict[str, Any]]:
@@ -271,7 +252,7 @@ def _csv(path: Path, log: Log, delimiter: str = ",") -> Table:
         log.bad(waiting[0] if waiting else 1, problem)
     finally:
         csv.field_size_limit(usual)
-    return Table(rows, from_text=True)
+    return Table(rows, log, from_text=True)
 
 
 def _check_header(cells: list[str], delimiter: str, location: str) -> None:
@@ -287,7 +268,7 @@ def _parquet(path: Path, log: Log) -> Table:
     from pyarrow import parquet
 
     if path.stat().st_size == 0:
-        return Table([])
+        return Table([], log)
     try:
         schema = parquet.read_schema(path)
         if twice := _repeated(schema.names):
@@ -305,13 +286,13 @@ def _parquet(path: Path, log: Log) -> Table:
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         reason = first_line(error, 120)
         raise HeadwiseError(f"{log.source} is not a Parquet file that can be read ({reason})") from None
-    return Table([Row(number, "row", row) for number, row in enumerate(values, 1)])
+    return Table([Row(number, "row", row) for number, row in enumerate(values, 1)], log)
 
 
 def _text(path: Path, log: Log) -> Table:
     """One row per line that is not blank, under the name `text`."""
     lines = ((number, text.strip()) for number, text in _lines(path, log))
-    return Table([Row(number, "line", {"text": text}) for number, text in lines if text])
+    return Table([Row(number, "line", {"text": text}) for number, text in lines if text], log)
 
 
 READERS: dict[str, Callable[[Path, Log], Table]] = {

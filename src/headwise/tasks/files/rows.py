@@ -129,9 +129,12 @@ class Table:
     """The rows of one source."""
 
     rows: list[Row]
+    log: Log
     about: Mapping[str, Any] = field(default_factory=dict)
     """What stands beside the list in a JSON object: a name, prefixes."""
     from_text: bool = False
     """Read from cells that hold nothing but text (CSV), where a list is written as JSON."""
     text: ModelText | None = None
     """The tokenizer of the model that the examples are for, where it is known."""
+    seed: int = 0
+    """Of what a mapping draws."""

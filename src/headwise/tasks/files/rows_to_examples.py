@@ -65,9 +65,9 @@ class _Part:
         return cls(name, Template(((name, True),)))
 
 
-def read_fields(table: Table, columns: Columns, log: Log) -> list[tuple[Row, Example]]:
+def read_fields(table: Table, columns: Columns) -> list[tuple[Row, Example]]:
     """An example per row; a row that gives none is noted in the log."""
-    plan = _plan(table, columns, FIELDS, log)
+    log, plan = table.log, _plan(table, columns, FIELDS)
     for needed in NEEDED:
         if needed not in plan:
             raise HeadwiseError(
@@ -141,9 +141,9 @@ def spans_of(row: Row, text: str) -> dict[str, tuple[int, int]]:
         ) from None
 
 
-def rename(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> Table:
+def rename(table: Table, columns: Columns, fields: Sequence[str]) -> Table:
     """The same table with columns under the names of a ready mapping's fields and of the optional ones."""
-    plan = _plan(table, columns, list(dict.fromkeys((*fields, *OPTIONAL))), log)
+    plan = _plan(table, columns, list(dict.fromkeys((*fields, *OPTIONAL))))
 
     def value(row: Row, name: str) -> Any:
         parts = plan.get(name)
@@ -160,7 +160,7 @@ def rename(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> T
     }
     rows = []
     for row in table.rows:
-        with log.at(row):
+        with table.log.at(row):
             renamed = {name: value(row, name) for name in columns}
             others = {name: other for name, other in row.values.items() if name not in sources}
             rows.append(replace(row, values={**others, **renamed}))
@@ -171,7 +171,7 @@ def column_names(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.values))
 
 
-def _plan(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> dict[str, list[_Part]]:
+def _plan(table: Table, columns: Columns, fields: Sequence[str]) -> dict[str, list[_Part]]:
     """The parts of every field that the table or `columns` names."""
     names = column_names(table.rows)
     fields = [*fields, *(name for name in dict.fromkeys((*names, *columns)) if str(name).startswith(FACET))]
@@ -187,7 +187,7 @@ def _plan(table: Table, columns: Columns, fields: Sequence[str], log: Log) -> di
         if source is None:
             plan.pop(field, None)
         else:
-            plan[field] = [_part(each, field, names, log) for each in (source if is_list else [source])]
+            plan[field] = [_part(each, field, names, table.log) for each in (source if is_list else [source])]
     return plan
 
 
@@ -225,7 +225,7 @@ def probable_field(column: str, fields: Sequence[str]) -> str | None:
     return field_of[near[0]] if near else None
 
 
-def with_guesses(table: Table, columns: Columns, log: Log) -> Columns:
+def with_guesses(table: Table, columns: Columns) -> Columns:
     """The columns, with usual names for missing fields where a prompt or a target is missing, and a notice."""
     names = column_names(table.rows)
     if all(needed in (*names, *columns) for needed in NEEDED):
@@ -234,7 +234,9 @@ def with_guesses(table: Table, columns: Columns, log: Log) -> Columns:
     chosen = guessed(free, [field for field in FIELDS if field not in (*names, *columns)])
     if chosen:
         read = ", ".join(f"{column!r} as the {field}" for field, column in chosen.items())
-        log.notices.append(f"read {read}; to change it, give {hint('columns', {next(iter(chosen)): 'NAME'})}")
+        table.log.notices.append(
+            f"read {read}; to change it, give {hint('columns', {next(iter(chosen)): 'NAME'})}"
+        )
     if chosen.get("target") == "label":
         chosen["label"] = None  # it is no ability then
     return {**chosen, **columns}

@@ -8,14 +8,20 @@ the prompts where these say them. Facts and hypernymy are in `pairs.py`.
 from __future__ import annotations
 
 import json
-import random
 import re
 from typing import Any
 
 from headwise.errors import quoted
 from headwise.tasks.examples import Example
-from headwise.tasks.files.mappings.registry import NeedsTokenizer, Pairs, each_pair, each_row, register
-from headwise.tasks.files.rows import Log, Row, RowError, Table, kind
+from headwise.tasks.files.mappings.registry import (
+    NeedsTokenizer,
+    Pairs,
+    each_pair,
+    equally_long,
+    examples_of,
+    register,
+)
+from headwise.tasks.files.rows import Row, RowError, Table, kind
 from headwise.tasks.registry import ModelText
 
 
@@ -48,7 +54,7 @@ def _start_year(row: Row) -> int | None:
     recognises=lambda row: "corrupted" in row.values and _start_year(row) is not None,
     metric=lambda examples: "prob_diff",
 )
-def greater_than_csv(table: Table, log: Log, draw: random.Random) -> Pairs:
+def greater_than_csv(table: Table) -> Pairs:
     by_digit = False
 
     def example(row: Row) -> Example | None:
@@ -60,34 +66,27 @@ def greater_than_csv(table: Table, log: Log, draw: random.Random) -> Pairs:
             )
         years = [f"{year:02d}" for year in range(100)]
         right, wrong = years[start + 1 :], years[: start + 1]
-        if table.text is not None and not _single_token(table.text, clean):
+        encode = table.text.encode if table.text else None
+        if encode and len(encode(clean + "42")) != len(encode(clean)) + 1:
             # One digit is one token: the tens digit decides, unless it is that of the start year.
             by_digit, tens = True, start // 10
-            right, wrong = (
-                [str(digit) for digit in range(tens + 1, 10)],
-                [str(digit) for digit in range(tens)],
-            )
+            digits = [str(digit) for digit in range(10)]
+            right, wrong = digits[tens + 1 :], digits[:tens]
         if not right or not wrong:
             return None
         foils, also = tuple(wrong), tuple(right[1:])
         return Example(clean, right[0], foils, counterfactual=row.text("corrupted"), also=also)
 
-    pairs = each_row(table, log, example)
-    asked = (
-        "the tens digit of the end year, because this tokenizer has one token per digit" if by_digit else ""
-    )
-    if asked:
-        log.notices.append(f"the answer is {asked}")
+    pairs = examples_of(table, example)
+    if by_digit:
+        table.log.notices.append(
+            "the answer is the tens digit of the end year, because this tokenizer has one token per digit"
+        )
     if left_out := sum(_start_year(row) is not None for row in table.rows) - len(pairs):
-        log.notices.append(
+        table.log.notices.append(
             f"left out {left_out} of {len(table.rows)} rows whose start year leaves no right or no wrong answer"
         )
     return pairs
-
-
-def _single_token(text: ModelText, prompt: str) -> bool:
-    """Whether two digits after the prompt are one token."""
-    return len(text.encode(prompt + "42")) == len(text.encode(prompt)) + 1
 
 
 # ---- IOI ---------------------------------------------------------------------------------------------
@@ -99,14 +98,14 @@ def _single_token(text: ModelText, prompt: str) -> bool:
     fields=("clean", "corrupted", "correct_idx", "incorrect_idx"),
     recognises=lambda row: {"clean", "correct_idx", "incorrect_idx"} <= set(row.values),
 )
-def ioi_csv(table: Table, log: Log, draw: random.Random) -> Pairs:
+def ioi_csv(table: Table) -> Pairs:
     by_id = False
 
     def example(row: Row) -> Example:
         nonlocal by_id
         clean, other = row.text("clean"), row.text("corrupted") if row.get("corrupted") else None
-        if said := _names(clean, other or ""):
-            return Example(clean, f" {said[0]}", (f" {said[1]}",), counterfactual=other)
+        if names := _names(clean, other or ""):
+            return Example(clean, f" {names[0]}", (f" {names[1]}",), counterfactual=other)
         by_id = True
         right, wrong = (
             [_decoded(table.text, token, name, clean) for token in _tokens(row, name)]
@@ -114,8 +113,8 @@ def ioi_csv(table: Table, log: Log, draw: random.Random) -> Pairs:
         )
         return Example(clean, right[0], tuple(wrong), counterfactual=other, also=tuple(right[1:]))
 
-    pairs = each_pair(table, log, example)
-    log.refuse_if_bad()
+    pairs = equally_long(table, examples_of(table, example))
+    table.log.refuse_if_bad()
     if by_id and table.text is None:
         raise NeedsTokenizer("answers that are given as token ids ('correct_idx', 'incorrect_idx')")
     return pairs
@@ -174,15 +173,13 @@ def _decoded(text: ModelText | None, token: int, name: str, prompt: str) -> str:
         {"clean", "corrupted", "clean_answer_idx", "corrupted_answer_idx"} <= set(row.values)
     ),
 )
-def gender_csv(table: Table, log: Log, draw: random.Random) -> Pairs:
-    def example(row: Row) -> Example:
-        other = row.text("corrupted")
-        if not (person := re.search(r"\b(wo)?man\b", other)):
-            raise RowError(f"'corrupted' is {kind(other)}, expected a prompt with 'man' or 'woman'")
-        right, wrong = (" he", " she") if person[1] else (" she", " he")
-        return Example(row.text("clean"), right, (wrong,), other, family={"answer": right.strip()})
-
-    return each_pair(table, log, example)
+@each_pair
+def gender_csv(row: Row) -> Example:
+    other = row.text("corrupted")
+    if not (person := re.search(r"\b(wo)?man\b", other)):
+        raise RowError(f"'corrupted' is {kind(other)}, expected a prompt with 'man' or 'woman'")
+    right, wrong = (" he", " she") if person[1] else (" she", " he")
+    return Example(row.text("clean"), right, (wrong,), other, family={"answer": right.strip()})
 
 
 _VERBS = ((" is", " was", " has", " does"), (" are", " were", " have", " do"))
@@ -197,20 +194,18 @@ _VERBS = ((" is", " was", " has", " does"), (" are", " were", " have", " do"))
         {"clean", "plural"} <= set(row.values) or {"sentence", "label", "group", "source"} == set(row.values)
     ),
     metric=lambda examples: "prob_diff",
-    asked=lambda row: row.get("clean" if "clean" in row.values else "sentence"),
+    question=lambda row: row.get("clean" if "clean" in row.values else "sentence"),
 )
-def agreement_csv(table: Table, log: Log, draw: random.Random) -> Pairs:
-    def example(row: Row) -> Example:
-        is_raw = "sentence" in row.values
-        number = _number(row.need("label" if is_raw else "plural"))
-        if number not in (0, 1):
-            raise RowError(f"the number is {kind(number)}, expected 0 (singular) or 1 (plural)")
-        right, wrong = _VERBS[number], _VERBS[1 - number]
-        family = {"number": ("singular", "plural")[number]}
-        if kind_of := row.get("source" if is_raw else "group"):
-            family["construction"] = str(kind_of)
-        other = None if is_raw else row.text("corrupted")
-        prompt = row.text("sentence" if is_raw else "clean")
-        return Example(prompt, right[0], wrong, other, also=right[1:], family=family)
-
-    return each_pair(table, log, example)
+@each_pair
+def agreement_csv(row: Row) -> Example:
+    is_raw = "sentence" in row.values
+    number = _number(row.need("label" if is_raw else "plural"))
+    if number not in (0, 1):
+        raise RowError(f"the number is {kind(number)}, expected 0 (singular) or 1 (plural)")
+    right, wrong = _VERBS[number], _VERBS[1 - number]
+    family = {"number": ("singular", "plural")[number]}
+    if kind_of := row.get("source" if is_raw else "group"):
+        family["construction"] = str(kind_of)
+    other = None if is_raw else row.text("corrupted")
+    prompt = row.text("sentence" if is_raw else "clean")
+    return Example(prompt, right[0], wrong, other, also=right[1:], family=family)

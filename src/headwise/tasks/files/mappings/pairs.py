@@ -1,26 +1,67 @@
-"""Minimal pairs: two prompts that differ in one point, each with its answer.
+"""Minimal pairs: two sentences or prompts that differ in one point.
 
-The other prompt is the counterfactual and its answer the foil. `each_pair` says what becomes of pairs whose prompts
-differ in length.
+Of prompts with an answer each, the other prompt is the counterfactual and its answer the foil; `equally_long` says what
+becomes of pairs whose prompts differ in length.
 """
 
 from __future__ import annotations
 
-import random
 from ast import literal_eval
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
+from headwise.errors import hint
+from headwise.settings import one_of
 from headwise.tasks.examples import Example
-from headwise.tasks.files.mappings.registry import Pairs, each_pair, register
-from headwise.tasks.files.rows import Log, Row, RowError, Table, kind, named
+from headwise.tasks.files.mappings.registry import contrast_metric, each_pair, each_row, register
+from headwise.tasks.files.rows import Row, RowError, kind, named
+
+# ---- BLiMP (arXiv 1912.00582): pairs of sentences that differ in one point of grammar ----------------------
+# Where the paradigm allows the one-prefix method, its files give the words before the point and the two words that may
+# follow. Otherwise whole sentences are compared, from an empty prompt. Under `method="two_prefix"` the word is the same
+# and the words before it differ, so the ungrammatical beginning is the counterfactual.
+
+
+_METHODS = ("auto", "sentence", "two_prefix")
+
+
+def _metric(examples: Sequence[Example]) -> str:
+    # logit_diff looks at one token; only accuracy weighs the whole of a sentence against the other.
+    return contrast_metric(examples) if all(example.prompt for example in examples) else "accuracy"
+
+
+@register(
+    "blimp",
+    about="{sentence_good, sentence_bad, …}: the shared beginning and the two words, where given, else the "
+    "two sentences; the label is the phenomenon",
+    fields=(
+        *("sentence_good", "sentence_bad", "linguistics_term"),
+        *("one_prefix_prefix", "one_prefix_word_good", "one_prefix_word_bad"),
+        *("two_prefix_prefix_good", "two_prefix_prefix_bad", "two_prefix_word"),
+    ),
+    recognises=lambda row: {"sentence_good", "sentence_bad"} <= set(row.values),
+    metric=_metric,
+)
+@each_row
+def blimp(row: Row, method: Annotated[str, one_of("method", lambda: _METHODS)] = "auto") -> Example:
+    label = row.text("linguistics_term") if row.get("linguistics_term") else None
+    if method == "two_prefix":
+        if row.get("two_prefix_word") is None:
+            raise RowError(
+                f"no field 'two_prefix_word', expected for the method 'two_prefix'; use {hint('method', 'auto')}"
+            )
+        good, bad = row.filled("two_prefix_prefix_good"), row.filled("two_prefix_prefix_bad")
+        return Example(good, f" {row.filled('two_prefix_word')}", counterfactual=bad, label=label)
+    if method == "auto" and row.get("one_prefix_prefix") is not None:
+        right, wrong = row.filled("one_prefix_word_good"), row.filled("one_prefix_word_bad")
+        return Example(row.filled("one_prefix_prefix"), f" {right}", (f" {wrong}",), label=label)
+    return Example("", row.filled("sentence_good"), (row.filled("sentence_bad"),), label=label)
+
+
+# ---- prompts with an answer each --------------------------------------------------------------------------
 
 _COLUMNS = (
-    (
-        "base",
-        "base_label",
-        "src",
-        "src_label",
-    ),  # CausalGym (arXiv 2402.12560), whose prompts are lists of spans
+    ("base", "base_label", "src", "src_label"),  # CausalGym (arXiv 2402.12560): prompts are lists of spans
     ("input", "label", "source_input", "source_label"),  # RAVEL (2402.17700)
     ("clean_prefix", "clean_answer", "patch_prefix", "patch_answer"),  # sparse feature circuits (2403.19647)
     ("clean", "answers", "corrupted", "corrupted_answers"),  # EAP-IG's hypernymy (2403.17806)
@@ -53,25 +94,22 @@ def _nested(row: Row) -> list[str]:
         *(*_FACETS, "src_type", "task", "prompt", "choices", "answerKey", "metadata"),
     ),
     recognises=lambda row: _names(row) is not None or bool(_nested(row)),
-    asked=lambda row: _plain(row.get((_names(row) or ("prompt",))[0])),
-    counterfactual="",
+    question=lambda row: _plain(row.get((_names(row) or ("prompt",))[0])),
 )
-def pairs(table: Table, log: Log, draw: random.Random, counterfactual: str) -> Pairs:
-    def example(row: Row) -> Example:
-        names = _names(row)
-        if names is None:
-            prompt, right, other, wrong = _mib(row, counterfactual)
-        else:
-            prompt, other = (_plain(row.need(names[i])) for i in (0, 2))
-            right, wrong = (_answers(row, names[i]) for i in (1, 3))
-        if names is None or names[0] == "clean":
-            right, wrong = ([_spaced(prompt, answer) for answer in answers] for answers in (right, wrong))
-        foils = tuple(answer for answer in dict.fromkeys(wrong) if answer not in right)
-        family = {facet: str(row.get(name)) for name, facet in _FACETS.items() if row.get(name) is not None}
-        label = row.get("task") if names is None or "label" in names else row.get("task") or row.get("label")
-        return Example(prompt, right[0], foils, other, label, tuple(right[1:]), family=family)
-
-    return each_pair(table, log, example)
+@each_pair
+def pairs(row: Row, counterfactual: str = "") -> Example:
+    names = _names(row)
+    if names is None:
+        prompt, right, other, wrong = _mib(row, counterfactual)
+    else:
+        prompt, other = (_plain(row.need(names[i])) for i in (0, 2))
+        right, wrong = (_answers(row, names[i]) for i in (1, 3))
+    if names is None or names[0] == "clean":
+        right, wrong = ([_spaced(prompt, answer) for answer in answers] for answers in (right, wrong))
+    foils = tuple(answer for answer in dict.fromkeys(wrong) if answer not in right)
+    family = {facet: str(row.get(name)) for name, facet in _FACETS.items() if row.get(name) is not None}
+    label = row.get("task") if names is None or "label" in names else row.get("task") or row.get("label")
+    return Example(prompt, right[0], foils, other, label, tuple(right[1:]), family=family)
 
 
 def _plain(prompt: Any) -> str:
