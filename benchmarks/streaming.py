@@ -52,13 +52,19 @@ def nbytes(cache: Any) -> int:
     )
 
 
-def decode(model: Any, ids: torch.Tensor, heads: list[str] | None, steps: int) -> tuple[float, int]:
-    """Median milliseconds of a step after the prompt `ids[B, T]`, and bytes of the cache; heads None: dynamic."""
+def decode(
+    model: Any, ids: torch.Tensor, heads: list[str] | None, batches: list[int], steps: int
+) -> dict[int, tuple[float, int]]:
+    """By batch: median ms of a step after the prompt `ids[1, T]`, and bytes of the cache; heads None: dynamic.
+
+    The prompt is read once, and its cache repeated for each row: what is stored changes neither speed nor memory.
+    """
 
     def wait() -> None:
         if ids.device.type == "cuda":
             torch.cuda.synchronize()
 
+    found = {}
     with ExitStack() as stack, torch.inference_mode():
         if heads is None:
             from transformers import DynamicCache
@@ -70,14 +76,18 @@ def decode(model: Any, ids: torch.Tensor, heads: list[str] | None, steps: int) -
             model.hf(
                 input_ids=ids[:, low : low + CHUNK], past_key_values=cache, use_cache=True, logits_to_keep=1
             )
-        times = []
-        for _ in range(steps):
-            wait()
-            began = time.perf_counter()
-            model.hf(input_ids=ids[:, :1], past_key_values=cache, use_cache=True)
-            wait()
-            times.append(1000 * (time.perf_counter() - began))
-        return statistics.median(times[steps // 4 :]), nbytes(cache)
+        rows = 1
+        for batch in sorted(batches):
+            cache.batch_repeat_interleave(batch // rows)
+            rows, times = batch, []
+            for _ in range(steps):
+                wait()
+                began = time.perf_counter()
+                model.hf(input_ids=ids[:, :1].expand(batch, 1), past_key_values=cache, use_cache=True)
+                wait()
+                times.append(1000 * (time.perf_counter() - began))
+            found[batch] = statistics.median(times[steps // 4 :]), nbytes(cache)
+    return found
 
 
 def main() -> None:
@@ -108,6 +118,7 @@ def main() -> None:
     heads = far_heads(shape, asked.share, max(lengths))
     kept = len(heads) / (layers * shape["num_key_value_heads"])
     out = asked.out or RESULTS / f"streaming-{asked.device}-{asked.shape}.json"
+    batches = sorted(asked.batch or [1, 8])
     result: dict[str, Any] = {
         **about(model.device, model.dtype),
         "shape": asked.shape,
@@ -115,24 +126,23 @@ def main() -> None:
         "rows": [],
     }
     for tokens in lengths:
-        for batch in asked.batch or [1, 8]:
-            ids = torch.randint(0, shape["vocab_size"], (batch, tokens), device=asked.device)
-            kinds: dict[str, list[str] | None] = {"dynamic": None, "full": every, "streaming": heads}
-            times: dict[str, list[float]] = {name: [] for name in kinds}
-            memory: dict[str, int] = {}
-            for _ in range(asked.rounds):
-                for name, kind in kinds.items():
-                    found, memory[name] = decode(model, ids, kind, asked.steps)
-                    times[name].append(found)
-                    if asked.device == "cuda":
-                        torch.cuda.empty_cache()
-            ms = {name: round(statistics.median(some), 3) for name, some in times.items()}
-            cached = tokens + asked.steps
+        ids = torch.randint(0, shape["vocab_size"], (1, tokens), device=asked.device)
+        kinds: dict[str, list[str] | None] = {"dynamic": None, "full": every, "streaming": heads}
+        runs: dict[str, list[dict[int, tuple[float, int]]]] = {name: [] for name in kinds}
+        for _ in range(asked.rounds):
+            for name, kind in kinds.items():
+                runs[name].append(decode(model, ids, kind, batches, asked.steps))
+                if asked.device == "cuda":
+                    torch.cuda.empty_cache()
+        for place, batch in enumerate(batches):
+            ms = {name: statistics.median(run[batch][0] for run in some) for name, some in runs.items()}
+            memory = {name: some[0][batch][1] for name, some in runs.items()}
+            cached = tokens + asked.steps * (place + 1)
             formula = kept * cached + (1 - kept) * min(cached, SINK + WINDOW)
             row = {
                 "tokens": tokens,
                 "batch": batch,
-                "ms": ms,
+                "ms": {name: round(value, 3) for name, value in ms.items()},
                 "bytes": memory,
                 "formula_share": formula / cached,
             }
