@@ -48,7 +48,7 @@ ROWS = 2000
 """Rows of a fit."""
 STEP_ROWS = 4
 """Rows of one update of the recipes below."""
-SHARED_TOKENS = 16_384
+SHARED_TOKENS = 8_192
 """Tokens of a pass where several processes share the memory of one GPU."""
 GRID = (1, 2, 3, 4, 6, 8, 11, 16, 22, 32, 45, 64, 90, 128, 180, 256, 360)
 """Sizes at which the first seed of every recipe is measured, beside MIB's."""
