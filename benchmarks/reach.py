@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import headwise as hw
-from common import RESULTS, about, write
+from common import RESULTS, about, tf32, write
 from headwise import stats
 from headwise.heads import Head, Order
 from headwise.studies.reach.kept import (
@@ -326,10 +326,16 @@ def main() -> None:
     parser.add_argument("--outside", help="JSON: name -> scores [layers][key/value heads] of another tool")
     parser.add_argument("--rankings", type=Path, help="take the rankings of this result; no other parts")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tf32", action="store_true", help="a GPU may round float32 products to TF32")
     parser.add_argument("--seconds", type=float, default=235)
     parser.add_argument("--out", type=Path, default=RESULTS / "reach.json")
     args = parser.parse_args()
     bench = Bench(args)
+    with tf32(bench.model.device if args.tf32 else "cpu"):
+        run_parts(bench, args)
+
+
+def run_parts(bench: Bench, args: argparse.Namespace) -> None:
     if args.rankings:
         bench.part("beside", 0, bench.beside)
         return

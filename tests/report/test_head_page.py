@@ -171,7 +171,7 @@ def test_the_keyboard_opens_a_page_from_the_table_and_comes_back_to_it(page, rep
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "close"
     page.keyboard.press("Escape")
-    assert page.evaluate("document.activeElement.textContent") == "L2H0"
+    page.wait_for_function("document.activeElement.textContent === 'L2H0'")
 
 
 def test_links_to_all_head_pages_are_above_the_table(page, report):
@@ -179,7 +179,7 @@ def test_links_to_all_head_pages_are_above_the_table(page, report):
     links = page.locator("#card-links a")
     assert links.all_text_contents() == ["L1H2", "L2H0"]
     links.nth(1).click()
-    assert "L2H0 of tiny" in page.locator("#card").inner_text()
+    page.locator("#card", has_text="L2H0 of tiny").wait_for(state="visible")
 
 
 def test_a_head_without_a_card_says_how_to_make_one(page, report):

@@ -167,27 +167,26 @@ class StreamingLayer(CacheLayerMixin):
     def __init__(self, owner: Streaming, layer: int, heads: Sequence[Tensor]) -> None:
         super().__init__()
         self._owner, self._layer = owner, layer
-        self._heads, self._queries = list(heads[:2]), list(heads[2:])
+        far, near, far_queries, near_queries = heads
+        self._far_heads, self._far_queries = len(far), len(far_queries)
+        queries = torch.cat([far_queries, near_queries])
+        self._mixed = bool(len(far) and len(near))
+        self._orders = [torch.cat([far, near]), queries, queries.argsort()]  # far ones first, and back
         self._length = 0
 
     # ---- what transformers asks of a layer ----------------------------------------------------------------
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Empty memory for the first keys and values."""
-        sink, window = self._owner.view.sink, self._owner.view.window
         self.dtype, self.device = key_states.dtype, key_states.device
-        self._heads = [part.to(self.device) for part in self._heads]
-        self._queries = [part.to(self.device) for part in self._queries]
-        rows = len(key_states)
+        self._orders = [order.to(self.device) for order in self._orders]
+        rows, heads = key_states.shape[:2]
+        short = self._owner.view.sink + self._owner.view.window
 
-        def empty(like: Tensor, heads: Tensor, tokens: int) -> Tensor:
-            return like.new_zeros(rows, len(heads), tokens, like.shape[-1])
+        def empty(heads: int, tokens: int) -> list[Tensor]:
+            return [one.new_zeros(rows, heads, tokens, one.shape[-1]) for one in (key_states, value_states)]
 
-        far, near = self._heads
-        both = (key_states, value_states)
-        self._far = [empty(like, far, 0) for like in both]
-        self._near = [empty(like, near, sink + window) for like in both]
-        self._places = torch.full((rows, sink + window), _EMPTY, device=self.device)
+        self._far, self._near = empty(self._far_heads, 0), empty(heads - self._far_heads, short)
         self._start = torch.zeros(rows, dtype=torch.long, device=self.device)
         self._latest_start = 0
         self.is_initialized = True
@@ -220,7 +219,7 @@ class StreamingLayer(CacheLayerMixin):
 
     def _select(self, rows: Callable[[Tensor], Tensor]) -> None:
         self._far, self._near = [rows(part) for part in self._far], [rows(part) for part in self._near]
-        self._places, self._start = rows(self._places), rows(self._start)
+        self._start = rows(self._start)
 
     @property
     def nbytes(self) -> int:
@@ -235,17 +234,20 @@ class StreamingLayer(CacheLayerMixin):
         if self._length == 0:
             self._start = first_places(mask, len(query), query.device)
             self._latest_start = int(self._start.max())
-        z = query.new_empty(len(query), query.shape[2], query.shape[1], value.shape[-1])
+        if self._mixed:  # once for each tensor: what a step of one token costs is the number of small kernels
+            heads, queries, back = self._orders
+            key, value = key.index_select(1, heads), value.index_select(1, heads)
+            query = query.index_select(1, queries)
         begin, self._length = self._length, self._length + key.shape[2]
-        (far, near), (far_queries, near_queries) = self._heads, self._queries
-        if len(far):
-            keys, values = self._append(key[:, far], value[:, far], begin)
-            z[:, :, far_queries] = plain(query[:, far_queries], keys, values)
-        if len(near):
+        far, far_queries, parts = self._far_heads, self._far_queries, []
+        if far:
+            keys, values = self._append(key[:, :far], value[:, :far], begin)
+            parts.append(plain(query[:, :far_queries], keys, values))
+        if far < key.shape[1]:
             one = key.shape[2] == 1 and begin >= self._latest_start + self._owner.view.sink
-            step = self._step if one else self._read
-            z[:, :, near_queries] = step(short, query[:, near_queries], key[:, near], value[:, near], begin)
-        return z
+            near = query[:, far_queries:], key[:, far:], value[:, far:]
+            parts.append((self._step if one else self._read)(short, *near, begin))
+        return torch.cat(parts, 2).index_select(2, back) if self._mixed else parts[0]
 
     def _append(self, key: Tensor, value: Tensor, begin: int) -> tuple[Tensor, Tensor]:
         """All keys and values of the heads that keep everything, in memory that grows by `GROWTH` tokens."""
@@ -259,23 +261,33 @@ class StreamingLayer(CacheLayerMixin):
         keys, values = (part[:, :, : self._length] for part in self._far)
         return keys, values
 
+    def _places(self, length: int) -> Tensor:
+        """The place `[B, sink + window]` of the token in each slot of the near heads after `length` tokens.
+
+        The first tokens of a row have their own slots; every later column c is in slot c mod window of the ring."""
+        sink, window, last = self._owner.view.sink, self._owner.view.window, length - 1
+        first, ring = (torch.arange(slots, device=self.device) for slots in (sink, window))
+        first = torch.where(first < length - self._start[:, None], first, _EMPTY)
+        later = last - (last - ring) % window - self._start[:, None]
+        return torch.cat([first, torch.where(later < sink, _EMPTY, later)], 1)
+
     def _step(self, short: Attend, query: Tensor, key: Tensor, value: Tensor, begin: int) -> Tensor:
         """One token: it takes the slot of the one that falls out of the window, and sees every slot."""
         sink, window = self._owner.view.sink, self._owner.view.window
         slot = sink + begin % window
         self._near[0][:, :, slot], self._near[1][:, :, slot] = key[:, :, 0], value[:, :, 0]
-        self._places[:, slot] = begin - self._start
-        full = begin + 1 - self._latest_start >= sink + window
-        return short(query, *self._near, None if full else (self._places >= 0)[:, None, None])
+        if begin + 1 - self._latest_start >= sink + window:
+            return short(query, *self._near, None)
+        return short(query, *self._near, (self._places(begin + 1) >= 0)[:, None, None])
 
     def _read(self, short: Attend, query: Tensor, key: Tensor, value: Tensor, begin: int) -> Tensor:
         """Several tokens, which each see what is stored, the first tokens, and their window."""
         count = key.shape[2]
         places = torch.arange(begin, begin + count, device=key.device) - self._start[:, None]  # B, T
         if begin:
-            stored = self._places.shape[1]
+            stored = self._near[0].shape[2]
             keys, values = (torch.cat(pair, 2) for pair in zip(self._near, (key, value), strict=True))
-            at = torch.cat([self._places, places], 1)
+            at = torch.cat([self._places(begin), places], 1)
         else:
             stored, keys, values, at = self._latest_start + self._owner.view.sink, key, value, places
         z = self._owner.view.attended(short, (query, keys, values), at, stored)
@@ -283,15 +295,10 @@ class StreamingLayer(CacheLayerMixin):
         return z
 
     def _store(self, key: Tensor, value: Tensor, places: Tensor, begin: int) -> None:
-        """Keep the first tokens of each row, and of the others the last ones in the ring."""
+        """Keep the first tokens of each row, and the last ones in the ring."""
         sink, window, count = self._owner.view.sink, self._owner.view.window, key.shape[2]
         kept = torch.arange(max(0, count - window), count, device=key.device)
-        slots = sink + (kept + begin) % window
-        later = places[:, kept]
-        self._places[:, slots] = torch.where(later < sink, _EMPTY, later)
-        for memory, new in zip(self._near, (key, value), strict=True):
-            memory[:, :, slots] = new[:, :, kept]
         rows, tokens = torch.nonzero((places >= 0) & (places < sink), as_tuple=True)
-        self._places[rows, places[rows, tokens]] = places[rows, tokens]
         for memory, new in zip(self._near, (key, value), strict=True):
+            memory[:, :, sink + (kept + begin) % window] = new[:, :, kept]
             memory[rows, :, places[rows, tokens]] = new[rows, :, tokens]
