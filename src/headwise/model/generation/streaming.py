@@ -160,7 +160,9 @@ class SlidingLayer(DynamicSlidingWindowLayer):
 
 
 class StreamingLayer(CacheLayerMixin):
-    """Keys and values of one layer: `far` heads store every token, `near` heads `sink` first ones and a ring."""
+    """Keys and values of one layer, side by side in one tensor: `far` heads store every token, `near` heads the `sink`
+    first ones and a ring. What a step of one token costs is the number of small kernels, so each tensor is sorted by
+    kind of head once."""
 
     is_sliding = False
 
@@ -181,12 +183,10 @@ class StreamingLayer(CacheLayerMixin):
         self.dtype, self.device = key_states.dtype, key_states.device
         self._orders = [order.to(self.device) for order in self._orders]
         rows, heads = key_states.shape[:2]
-        short = self._owner.view.sink + self._owner.view.window
-
-        def empty(heads: int, tokens: int) -> list[Tensor]:
-            return [one.new_zeros(rows, heads, tokens, one.shape[-1]) for one in (key_states, value_states)]
-
-        self._far, self._near = empty(self._far_heads, 0), empty(heads - self._far_heads, short)
+        self._sizes = [key_states.shape[-1], value_states.shape[-1]]
+        short, size = self._owner.view.sink + self._owner.view.window, sum(self._sizes)
+        self._far = key_states.new_zeros(rows, self._far_heads, 0, size)
+        self._near = key_states.new_zeros(rows, heads - self._far_heads, short, size)
         self._start = torch.zeros(rows, dtype=torch.long, device=self.device)
         self._latest_start = 0
         self.is_initialized = True
@@ -218,13 +218,12 @@ class StreamingLayer(CacheLayerMixin):
         self._select(lambda part: part[indices])
 
     def _select(self, rows: Callable[[Tensor], Tensor]) -> None:
-        self._far, self._near = [rows(part) for part in self._far], [rows(part) for part in self._near]
-        self._start = rows(self._start)
+        self._far, self._near, self._start = rows(self._far), rows(self._near), rows(self._start)
 
     @property
     def nbytes(self) -> int:
         """Memory of the keys and values."""
-        return sum(part.nbytes for part in (*self._far, *self._near)) if self.is_initialized else 0
+        return self._far.nbytes + self._near.nbytes if self.is_initialized else 0
 
     # ---- attention ----------------------------------------------------------------------------------------
 
@@ -234,32 +233,30 @@ class StreamingLayer(CacheLayerMixin):
         if self._length == 0:
             self._start = first_places(mask, len(query), query.device)
             self._latest_start = int(self._start.max())
-        if self._mixed:  # once for each tensor: what a step of one token costs is the number of small kernels
+        new = torch.cat([key, value], -1)
+        if self._mixed:
             heads, queries, back = self._orders
-            key, value = key.index_select(1, heads), value.index_select(1, heads)
-            query = query.index_select(1, queries)
+            new, query = new.index_select(1, heads), query.index_select(1, queries)
         begin, self._length = self._length, self._length + key.shape[2]
         far, far_queries, parts = self._far_heads, self._far_queries, []
         if far:
-            keys, values = self._append(key[:, :far], value[:, :far], begin)
+            keys, values = self._append(new[:, :far], begin).split(self._sizes, -1)
             parts.append(plain(query[:, :far_queries], keys, values))
         if far < key.shape[1]:
             one = key.shape[2] == 1 and begin >= self._latest_start + self._owner.view.sink
-            near = query[:, far_queries:], key[:, far:], value[:, far:]
-            parts.append((self._step if one else self._read)(short, *near, begin))
+            attended = self._step if one else self._read
+            parts.append(attended(short, query[:, far_queries:], new[:, far:], begin))
         return torch.cat(parts, 2).index_select(2, back) if self._mixed else parts[0]
 
-    def _append(self, key: Tensor, value: Tensor, begin: int) -> tuple[Tensor, Tensor]:
-        """All keys and values of the heads that keep everything, in memory that grows by `GROWTH` tokens."""
-        for index, new in enumerate((key, value)):
-            if self._far[index].shape[2] < self._length:
-                room = -(-self._length // GROWTH) * GROWTH
-                larger = new.new_empty(*new.shape[:2], room, new.shape[-1])
-                larger[:, :, :begin] = self._far[index][:, :, :begin]
-                self._far[index] = larger
-            self._far[index][:, :, begin : self._length] = new
-        keys, values = (part[:, :, : self._length] for part in self._far)
-        return keys, values
+    def _append(self, new: Tensor, begin: int) -> Tensor:
+        """Everything of the heads that keep everything, in memory that grows by `GROWTH` tokens."""
+        if self._far.shape[2] < self._length:
+            room = -(-self._length // GROWTH) * GROWTH
+            larger = new.new_empty(*new.shape[:2], room, new.shape[-1])
+            larger[:, :, :begin] = self._far[:, :, :begin]
+            self._far = larger
+        self._far[:, :, begin : self._length] = new
+        return self._far[:, :, : self._length]
 
     def _places(self, length: int) -> Tensor:
         """The place `[B, sink + window]` of the token in each slot of the near heads after `length` tokens.
@@ -271,34 +268,25 @@ class StreamingLayer(CacheLayerMixin):
         later = last - (last - ring) % window - self._start[:, None]
         return torch.cat([first, torch.where(later < sink, _EMPTY, later)], 1)
 
-    def _step(self, short: Attend, query: Tensor, key: Tensor, value: Tensor, begin: int) -> Tensor:
+    def _step(self, short: Attend, query: Tensor, new: Tensor, begin: int) -> Tensor:
         """One token: it takes the slot of the one that falls out of the window, and sees every slot."""
         sink, window = self._owner.view.sink, self._owner.view.window
-        slot = sink + begin % window
-        self._near[0][:, :, slot], self._near[1][:, :, slot] = key[:, :, 0], value[:, :, 0]
-        if begin + 1 - self._latest_start >= sink + window:
-            return short(query, *self._near, None)
-        return short(query, *self._near, (self._places(begin + 1) >= 0)[:, None, None])
+        self._near[:, :, sink + begin % window] = new[:, :, 0]
+        full = begin + 1 - self._latest_start >= sink + window
+        seen = None if full else (self._places(begin + 1) >= 0)[:, None, None]
+        return short(query, *self._near.split(self._sizes, -1), seen)
 
-    def _read(self, short: Attend, query: Tensor, key: Tensor, value: Tensor, begin: int) -> Tensor:
+    def _read(self, short: Attend, query: Tensor, new: Tensor, begin: int) -> Tensor:
         """Several tokens, which each see what is stored, the first tokens, and their window."""
-        count = key.shape[2]
-        places = torch.arange(begin, begin + count, device=key.device) - self._start[:, None]  # B, T
+        sink, window, count = self._owner.view.sink, self._owner.view.window, new.shape[2]
+        places = torch.arange(begin, begin + count, device=new.device) - self._start[:, None]  # B, T
+        stored, at, seen = self._latest_start + sink, places, new
         if begin:
-            stored = self._near[0].shape[2]
-            keys, values = (torch.cat(pair, 2) for pair in zip(self._near, (key, value), strict=True))
-            at = torch.cat([self._places(begin), places], 1)
-        else:
-            stored, keys, values, at = self._latest_start + self._owner.view.sink, key, value, places
-        z = self._owner.view.attended(short, (query, keys, values), at, stored)
-        self._store(key, value, places, begin)
-        return z
-
-    def _store(self, key: Tensor, value: Tensor, places: Tensor, begin: int) -> None:
-        """Keep the first tokens of each row, and the last ones in the ring."""
-        sink, window, count = self._owner.view.sink, self._owner.view.window, key.shape[2]
-        kept = torch.arange(max(0, count - window), count, device=key.device)
+            stored, at = self._near.shape[2], torch.cat([self._places(begin), places], 1)
+            seen = torch.cat([self._near, new], 2)
+        z = self._owner.view.attended(short, (query, *seen.split(self._sizes, -1)), at, stored)
+        kept = torch.arange(max(0, count - window), count, device=new.device)
+        self._near[:, :, sink + (kept + begin) % window] = new[:, :, kept]
         rows, tokens = torch.nonzero((places >= 0) & (places < sink), as_tuple=True)
-        for memory, new in zip(self._near, (key, value), strict=True):
-            memory[:, :, sink + (kept + begin) % window] = new[:, :, kept]
-            memory[rows, :, places[rows, tokens]] = new[rows, :, tokens]
+        self._near[rows, :, places[rows, tokens]] = new[rows, :, tokens]
+        return z
