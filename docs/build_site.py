@@ -106,17 +106,30 @@ def _reference() -> str:
     return (
         "# API reference\n\nEvery public name of `import headwise as hw`, from its docstring.\n\n"
         + "".join(
-            f"## hw.{name}\n\n::: {home if name in MODULES else f'{home}.{name}'}\n\n"
+            f"::: {home if name in MODULES else f'{home}.{name}'}\n"
+            f"    options: {{heading: hw.{name}, toc_label: hw.{name}}}\n\n"
             for name, home in sorted(homes.items(), key=lambda x: x[0].lower())
         )
     )
 
 
-class Examples(griffe.Extension):
-    """Examples in docstrings become code blocks: in Markdown, >>> would be three quotations."""
+class Docstrings(griffe.Extension):
+    """Docstrings in Markdown: examples become code blocks (>>> would be three quotations), arguments a list."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        if obj.docstring is not None:
-            text = re.sub(r"\s*# doctest:.*", "", obj.docstring.value)
-            example = re.compile(r"^>>> .*(?:\n(?!\n).+)*(?:\n\n>>> .*(?:\n(?!\n).+)*)*", re.MULTILINE)
-            obj.docstring.value = example.sub(lambda found: f"\n```python\n{found[0]}\n```\n", text)
+        if obj.docstring is None:
+            return
+        text = re.sub(r"\s*# doctest:.*", "", obj.docstring.value)
+        example = re.compile(r"^>>> .*(?:\n(?!\n).+)*(?:\n\n>>> .*(?:\n(?!\n).+)*)*", re.MULTILINE)
+        text = example.sub(lambda found: f"\n```python\n{found[0]}\n```\n", text)
+        given = {*obj.members, *(argument.name.lstrip("*") for argument in getattr(obj, "parameters", ()))}
+        text = re.sub(r"(?<=\S[.;]) (?=(\w+): )", lambda found: "\n" if found[1] in given else " ", text)
+        lines: list[str] = []
+        for line in text.splitlines():
+            names, colon, rest = line.partition(": ")
+            if colon and given.issuperset(names.split(", ")):
+                line = f"- {', '.join(f'`{name}`' for name in names.split(', '))}: {rest}"
+                if lines and lines[-1] and not lines[-1].startswith((" ", "- ")):
+                    lines.append("")
+            lines.append(line)
+        obj.docstring.value = "\n".join(lines)

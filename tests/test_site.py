@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import subprocess
@@ -55,12 +56,17 @@ def test_pages_fetch_nothing_from_elsewhere():
 
 
 @built
-def test_the_reference_has_every_public_name_and_no_example_as_a_quotation():
+def test_the_reference_has_every_public_name_with_its_arguments_and_no_example_as_a_quotation():
     import headwise as hw
 
     text = (SITE / "docs" / "reference.html").read_text(encoding="utf-8")
-    for name in hw._HOMES:
-        assert re.search(rf"<h2[^>]*>hw\.{name}<", text), name
+    entries = dict(re.findall(r"<h2[^>]*>\s*hw\.(\w+)(.*?)(?=<h2|\Z)", text, re.DOTALL))
+    assert entries.keys() == hw._HOMES.keys()
+    for name, entry in entries.items():
+        if inspect.isfunction(getattr(hw, name)):
+            shown = re.sub(r"<[^>]*>", "", entry.partition("</pre>")[0])
+            for argument in inspect.signature(getattr(hw, name)).parameters:
+                assert re.search(rf"\b{argument}\b", shown), (name, argument)
     assert "<blockquote>" not in text
 
 
