@@ -7,6 +7,8 @@ which mkdocs then reads. `docs/reference.md` is made from the public names of he
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
 import shutil
 import sys
@@ -54,6 +56,8 @@ def on_config(config: Any) -> Any:
         shutil.copy(picture, place / "benchmarks" / "results")
     shutil.copy(ROOT / "LICENSE", place / "LICENSE")
     shutil.copytree(ROOT / "skills", place / "skills")
+    if repository := os.environ.get("GITHUB_REPOSITORY"):  # the workflows have it, and Colab opens notebooks from there
+        _link_to_colab(place / "docs" / "first-look.ipynb", repository)
     (place / "docs" / "reference.md").write_text(_reference(), encoding="utf-8")
     config["nav"] = [{"headwise": "README.md"}, *_navigation(place)]
     return config
@@ -71,6 +75,14 @@ def on_post_build(config: Any) -> None:
 
     llms.write(site)
     shutil.rmtree(config["docs_dir"], ignore_errors=True)
+
+
+def _link_to_colab(notebook: Path, repository: str) -> None:
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    address = f"https://colab.research.google.com/github/{repository}/blob/main/docs/{notebook.name}"
+    first = content["cells"][0]  # whose source is a text, or a list of lines
+    first["source"] = "".join(first["source"]) + f"\n\n**[Open in Colab]({address})**"
+    notebook.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _navigation(place: Path) -> list[dict[str, list[str]]]:

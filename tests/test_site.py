@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from helpers import REPOSITORY
 
 SITE = REPOSITORY / "site"
+DOCS = REPOSITORY / ".venv-docs" / "bin"
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
     None,
@@ -43,6 +45,16 @@ def test_every_page_is_two_clicks_away_and_every_link_leads_somewhere():
         *(REPOSITORY / "skills").rglob("*.md"),
     ]
     assert len(pages) == len(sources) + 2  # the notebook, the reference
+
+
+@pytest.mark.skipif(not (DOCS / "mkdocs").exists(), reason="no .venv-docs: `make docs` builds it")
+def test_the_notebook_of_a_published_site_opens_in_colab(tmp_path):
+    build = [DOCS / "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
+    environment = {**os.environ, "GITHUB_REPOSITORY": "owner/name", "NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(build, cwd=REPOSITORY, env=environment, check=True)
+    text = (tmp_path / "docs" / "first-look.html").read_text(encoding="utf-8")
+    found = re.search(r"colab\.research\.google\.com/github/owner/name/blob/main/([^\"'\s>]*)", text)
+    assert found and (REPOSITORY / found[1]).exists()
 
 
 @built
