@@ -54,7 +54,8 @@ def test_the_notebook_of_a_published_site_opens_in_colab(tmp_path):
     subprocess.run(build, cwd=REPOSITORY, env=environment, check=True)
     text = (tmp_path / "docs" / "first-look.html").read_text(encoding="utf-8")
     found = re.search(r"colab\.research\.google\.com/github/owner/name/blob/main/([^\"'\s>]*)", text)
-    assert found and (REPOSITORY / found[1]).exists()
+    assert found
+    assert (REPOSITORY / found[1]).exists()
 
 
 @built
