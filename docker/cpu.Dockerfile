@@ -1,5 +1,6 @@
 # headwise on a CPU. From the root of the repository:
 #   docker build -f docker/cpu.Dockerfile -t headwise .
+#   mkdir -p runs          # of the user with id 1000, as which the container runs; otherwise chmod a+w runs
 #   docker run --rm -v "$PWD/runs:/home/headwise/runs" headwise score smollm2 ioi -n 16 --out runs/ioi
 FROM python:3.11-slim
 

@@ -1,5 +1,6 @@
 # headwise on NVIDIA GPUs. torch brings its CUDA libraries; the machine needs the driver and the NVIDIA container toolkit.
 #   docker build -f docker/cuda.Dockerfile -t headwise-cuda .
+#   mkdir -p runs          # of the user with id 1000, as which the container runs; otherwise chmod a+w runs
 #   docker run --rm --gpus all -v "$PWD/runs:/home/headwise/runs" headwise-cuda score smollm2 ioi --device cuda --out runs/ioi
 FROM python:3.11-slim
 

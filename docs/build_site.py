@@ -7,6 +7,8 @@ which mkdocs then reads. `docs/reference.md` is made from the public names of he
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
 import shutil
 import sys
@@ -54,6 +56,10 @@ def on_config(config: Any) -> Any:
         shutil.copy(picture, place / "benchmarks" / "results")
     shutil.copy(ROOT / "LICENSE", place / "LICENSE")
     shutil.copytree(ROOT / "skills", place / "skills")
+    if repository := os.environ.get(
+        "GITHUB_REPOSITORY"
+    ):  # the workflows have it, and Colab opens notebooks from there
+        _link_to_colab(place / "docs" / "first-look.ipynb", repository)
     (place / "docs" / "reference.md").write_text(_reference(), encoding="utf-8")
     config["nav"] = [{"headwise": "README.md"}, *_navigation(place)]
     return config
@@ -71,6 +77,14 @@ def on_post_build(config: Any) -> None:
 
     llms.write(site)
     shutil.rmtree(config["docs_dir"], ignore_errors=True)
+
+
+def _link_to_colab(notebook: Path, repository: str) -> None:
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    address = f"https://colab.research.google.com/github/{repository}/blob/main/docs/{notebook.name}"
+    first = content["cells"][0]  # whose source is a text, or a list of lines
+    first["source"] = "".join(first["source"]) + f"\n\n**[Open in Colab]({address})**"
+    notebook.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _navigation(place: Path) -> list[dict[str, list[str]]]:
@@ -106,17 +120,30 @@ def _reference() -> str:
     return (
         "# API reference\n\nEvery public name of `import headwise as hw`, from its docstring.\n\n"
         + "".join(
-            f"## hw.{name}\n\n::: {home if name in MODULES else f'{home}.{name}'}\n\n"
+            f"::: {home if name in MODULES else f'{home}.{name}'}\n"
+            f"    options: {{heading: hw.{name}, toc_label: hw.{name}}}\n\n"
             for name, home in sorted(homes.items(), key=lambda x: x[0].lower())
         )
     )
 
 
-class Examples(griffe.Extension):
-    """Examples in docstrings become code blocks: in Markdown, >>> would be three quotations."""
+class Docstrings(griffe.Extension):
+    """Docstrings in Markdown: examples become code blocks (>>> would be three quotations), arguments a list."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        if obj.docstring is not None:
-            text = re.sub(r"\s*# doctest:.*", "", obj.docstring.value)
-            example = re.compile(r"^>>> .*(?:\n(?!\n).+)*(?:\n\n>>> .*(?:\n(?!\n).+)*)*", re.MULTILINE)
-            obj.docstring.value = example.sub(lambda found: f"\n```python\n{found[0]}\n```\n", text)
+        if obj.docstring is None:
+            return
+        text = re.sub(r"\s*# doctest:.*", "", obj.docstring.value)
+        example = re.compile(r"^>>> .*(?:\n(?!\n).+)*(?:\n\n>>> .*(?:\n(?!\n).+)*)*", re.MULTILINE)
+        text = example.sub(lambda found: f"\n```python\n{found[0]}\n```\n", text)
+        given = {*obj.members, *(argument.name.lstrip("*") for argument in getattr(obj, "parameters", ()))}
+        text = re.sub(r"(?<=\S[.;]) (?=(\w+): )", lambda found: "\n" if found[1] in given else " ", text)
+        lines: list[str] = []
+        for line in text.splitlines():
+            names, colon, rest = line.partition(": ")
+            if colon and given.issuperset(names.split(", ")):
+                line = f"- {', '.join(f'`{name}`' for name in names.split(', '))}: {rest}"
+                if lines and lines[-1] and not lines[-1].startswith((" ", "- ")):
+                    lines.append("")
+            lines.append(line)
+        obj.docstring.value = "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import pkgutil
@@ -22,6 +23,13 @@ def test_the_public_names_are_no_more_than_31_and_all_there():
         assert getattr(hw, name) is not None
     with pytest.raises(AttributeError, match="it has"):
         _ = hw.nothing
+
+
+def test_no_class_variable_is_without_a_type_which_pydantic_cannot_read_on_python_3_10():
+    for path in (REPOSITORY / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.AnnAssign):
+                assert ast.unparse(node.annotation) != "ClassVar", f"{path}:{node.lineno}"
 
 
 def package_data():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 from helpers import REPOSITORY
 
 SITE = REPOSITORY / "site"
+DOCS = REPOSITORY / ".venv-docs" / "bin"
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
     None,
@@ -44,6 +47,17 @@ def test_every_page_is_two_clicks_away_and_every_link_leads_somewhere():
     assert len(pages) == len(sources) + 2  # the notebook, the reference
 
 
+@pytest.mark.skipif(not (DOCS / "mkdocs").exists(), reason="no .venv-docs: `make docs` builds it")
+def test_the_notebook_of_a_published_site_opens_in_colab(tmp_path):
+    build = [DOCS / "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
+    environment = {**os.environ, "GITHUB_REPOSITORY": "owner/name", "NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(build, cwd=REPOSITORY, env=environment, check=True)
+    text = (tmp_path / "docs" / "first-look.html").read_text(encoding="utf-8")
+    found = re.search(r"colab\.research\.google\.com/github/owner/name/blob/main/([^\"'\s>]*)", text)
+    assert found
+    assert (REPOSITORY / found[1]).exists()
+
+
 @built
 def test_pages_fetch_nothing_from_elsewhere():
     fetched = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=[\"']?(?:https?:)?//[^\"'\s>]+")
@@ -55,12 +69,17 @@ def test_pages_fetch_nothing_from_elsewhere():
 
 
 @built
-def test_the_reference_has_every_public_name_and_no_example_as_a_quotation():
+def test_the_reference_has_every_public_name_with_its_arguments_and_no_example_as_a_quotation():
     import headwise as hw
 
     text = (SITE / "docs" / "reference.html").read_text(encoding="utf-8")
-    for name in hw._HOMES:
-        assert re.search(rf"<h2[^>]*>hw\.{name}<", text), name
+    entries = dict(re.findall(r"<h2[^>]*>\s*hw\.(\w+)(.*?)(?=<h2|\Z)", text, re.DOTALL))
+    assert entries.keys() == hw._HOMES.keys()
+    for name, entry in entries.items():
+        if inspect.isfunction(getattr(hw, name)):
+            shown = re.sub(r"<[^>]*>", "", entry.partition("</pre>")[0])
+            for argument in inspect.signature(getattr(hw, name)).parameters:
+                assert re.search(rf"\b{argument}\b", shown), (name, argument)
     assert "<blockquote>" not in text
 
 

@@ -203,7 +203,8 @@ class Certificate(Saved):
 def in_words(lines: pd.DataFrame) -> list[str]:
     """Every line of every check as a line of text."""
     return [
-        f"  {row['check']:>2} {row['name']:<22} {row['state']:<11} {row['measure']}: {number(row)}"
+        f"  {row['check']:>2} {row['name']:<22} {row['state']:<11} {row['measure']}"
+        + (f": {value}" if (value := number(row)) else "")
         + (f" (needed: {row['needed']})" if row["needed"] else "")
         + (f"; {row['note']}" if row["note"] else "")
         for row in lines.to_dict("records")

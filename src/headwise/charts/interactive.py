@@ -265,7 +265,8 @@ def _error(mark: Line | Bars, values: Any) -> dict[str, Any]:
 def _colour_bar(scale: Scale, number: int) -> dict[str, Any]:
     """The unit is above the bar: beside it, Plotly writes it over the numbers. The script stacks several bars."""
     lines = wrap(scale.label, 20, break_long_words=False)
-    title = "\n".join([*lines, " "])  # a line between it and the numbers
+    # An empty line between it and the top number. Plotly gives a line of spaces no height, this sign it does.
+    title = "\n".join([*lines, "\N{BRAILLE PATTERN BLANK}"])
     bar: dict[str, Any] = {"title": {"text": safe(title), "side": "top", "font": {"size": 11}}}
     bar |= {"thickness": 12, "outlinewidth": 0, "number": number}
     if scale.ticks:

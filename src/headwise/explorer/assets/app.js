@@ -85,8 +85,9 @@ function paint() {
 function legend(shown, scale) {
   const bar = make("canvas", { width: 120, height: 10, role: "img", "aria-label": "colour scale" }), pen = bar.getContext("2d");
   for (let at = 0; at < 120; at++) { pen.fillStyle = scale.ramp(at / 119); pen.fillRect(at, 0, 1, 10); }
-  const ends = scale.low < 0 ? [`hinders ${signed(scale.low)}`, `${signed(scale.high)} helps`] : ["0", signed(scale.high).slice(1)];
-  return [ends[0], bar, `${ends[1]}${scale.saturates ? " and more" : ""}`, make("span", {}, `${shown.name}${shown.unit ? ` (${shown.unit})` : ""}`)];
+  const [least, most] = scale.saturates ? ["≤ ", "≥ "] : ["", ""];
+  const ends = scale.low < 0 ? [`hinders ${least}${signed(scale.low)}`, `${most}${signed(scale.high)} helps`] : ["0", most + signed(scale.high).slice(1)];
+  return [ends[0], bar, ends[1], make("span", {}, `${shown.name}${shown.unit ? ` (${shown.unit})` : ""}`)];
 }
 
 function hover(name) {

@@ -51,7 +51,14 @@ def _check_head(name: str) -> None:
 class BackupsSettings(shared.TaskSettings):
     # Counted in forward rows per example of a half: single effects 270 (quick: the same), greedy steps 24 each, backups
     # 2 per candidate, pairs of `first` heads, groups and freezing about `draws` each.
-    QUICK: ClassVar = {"n": 24, "first": 12, "curve": 3, "candidates": 24, "draws": 5, "primary_heads": 2}
+    QUICK: ClassVar[dict[str, Any]] = {
+        "n": 24,
+        "first": 12,
+        "curve": 3,
+        "candidates": 24,
+        "draws": 5,
+        "primary_heads": 2,
+    }
 
     n: Annotated[int, Field(ge=8)] = 64
     """Examples per task: the primary set, orders and groups are found on one half and tested on the other."""

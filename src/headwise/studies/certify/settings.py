@@ -23,7 +23,7 @@ from headwise.sweeps.plan import usual_options
 
 
 class CertifySettings(shared.TaskSettings):
-    QUICK: ClassVar = {"n": 24, "draws": 40, "stable": 0, "alternatives": 0}
+    QUICK: ClassVar[dict[str, Any]] = {"n": 24, "draws": 40, "stable": 0, "alternatives": 0}
 
     heads: Text | None = None
     """The set: names (L23H3,L20H0), a heads file, a run folder (of `score` with `top`, of `circuits`), or a scores

@@ -52,7 +52,7 @@ class Pair(Settings):
 class CircuitsSettings(shared.TaskSettings):
     REPLACES: ClassVar[dict[str, str]] = {"models": "pairs"}
     """Models given by flag take the place of a file's pairs."""
-    QUICK: ClassVar = {"n": 12, "points": 11, "draws": DRAWS}
+    QUICK: ClassVar[dict[str, Any]] = {"n": 12, "points": 11, "draws": DRAWS}
 
     models: shared.Models = ()
     """One model; or a pair, the dense one first; or a pair and its dense control. By default smollm2."""

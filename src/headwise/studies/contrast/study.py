@@ -46,7 +46,7 @@ class PairSettings(Settings):
 
 
 class ContrastSettings(StudySettings):
-    QUICK: ClassVar = {"n": 8, "seeds": 2}
+    QUICK: ClassVar[dict[str, Any]] = {"n": 8, "seeds": 2}
 
     pairs: Named[PairSettings] = Field(default_factory=dict)
     """Pairs of tasks by name, usually given in a study file."""

@@ -37,7 +37,7 @@ from headwise.tasks import Task
 
 
 class FunctionsSettings(shared.AbilitySettings):
-    QUICK: ClassVar = {"n": 12}
+    QUICK: ClassVar[dict[str, Any]] = {"n": 12}
 
     abilities: Several[Text] = ()
     """Labels to include; by default all."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, model_validator
 from typing_extensions import Self
@@ -31,7 +31,7 @@ def _known_kinds(strengths: dict[str, tuple[float, ...]]) -> dict[str, tuple[flo
 
 
 class MaskingSettings(shared.AbilitySettings):
-    QUICK: ClassVar = {"n": 10, "max_new_tokens": 8}
+    QUICK: ClassVar[dict[str, Any]] = {"n": 10, "max_new_tokens": 8}
 
     abilities: Several[Text] = ()
     """Labels to include; by default Retrieval, Knowledge Recall, Math Calculation and Inference if the examples have

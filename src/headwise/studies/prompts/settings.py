@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 from typing_extensions import Self
@@ -30,7 +30,7 @@ class ArmSettings(Settings):
 
 
 class PromptsSettings(StudySettings):
-    QUICK: ClassVar = {"n": 20, "attention_prompts": 2, "samples": 1}
+    QUICK: ClassVar[dict[str, Any]] = {"n": 20, "attention_prompts": 2, "samples": 1}
 
     tasks: Several[TaskName] = ()
     """Built-in names or files (GSM8K, MATH-500, your own); `word_problems` by default."""

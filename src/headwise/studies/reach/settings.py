@@ -28,7 +28,14 @@ NESTED_QUICK = {**NESTED_ON_CPU, "rows": 48}
 
 
 class ReachSettings(shared.TaskSettings):
-    QUICK: ClassVar = {"n": 8, "length": 150, "window": 6, "points": 6, "draws": 1, "texts": 2}
+    QUICK: ClassVar[dict[str, Any]] = {
+        "n": 8,
+        "length": 150,
+        "window": 6,
+        "points": 6,
+        "draws": 1,
+        "texts": 2,
+    }
 
     tasks: shared.TaskNames = ("needle",)
     """Built-in names, files, or hub:owner/name; prompts longer than sink and window together."""

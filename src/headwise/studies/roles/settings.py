@@ -30,7 +30,7 @@ QUICK_PIECE = 448
 
 
 class RolesSettings(StudySettings):
-    QUICK: ClassVar = {"n": QUICK_EXAMPLES, "held_out": 2 * QUICK_FIT.batch, "seeds": 2}
+    QUICK: ClassVar[dict[str, Any]] = {"n": QUICK_EXAMPLES, "held_out": 2 * QUICK_FIT.batch, "seeds": 2}
 
     tasks: TaskNames = ("syntax", "commonsense", "math")
     """Built-in names, files, or hub:owner/name."""

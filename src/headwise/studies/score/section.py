@@ -61,15 +61,11 @@ def _largest(rows: pd.DataFrame, model: str, method: str, task: str) -> Finding:
     ]
     unit = f" {rows['metric'].iloc[0]}" if "metric" in rows else ""
     scored = "components" if "component" in rows else "heads"
-    few, skewed = (
-        too_few(rows),
-        int((significant(rows)["skewness"].abs() > SKEWED).sum()) if "skewness" in rows else 0,
-    )
+    skewed = int((significant(rows)["skewness"].abs() > SKEWED).sum()) if "skewness" in rows else 0
+    limits = [f"{skewed} of them with a skewness above 2, where q says less about the mean"] if skewed else []
+    limits += [few] if (few := too_few(rows)) else []
     counts = f"; {len(significant(rows))} of {len(rows)} {scored} differ from 0 at q < .05"
-    counts += f" ({few})" if few else ""
-    counts += (
-        f" ({skewed} of them with a skewness above 2, where q says less about the mean)" if skewed else ""
-    )
+    counts += f" ({'; '.join(limits)})" if limits else ""
     tested = counts if rows["q"].notna().any() else ""
     total = rows["score"].abs().sum()
     share = float(largest["score"].abs().sum() / total) if total and np.isfinite(total) else 0.0

@@ -24,7 +24,7 @@ from headwise.studies.steps import input_table, make_cards, score_heads, top_car
 
 
 class ScoreSettings(shared.TaskSettings):
-    QUICK: ClassVar = {"n": 16}
+    QUICK: ClassVar[dict[str, Any]] = {"n": 16}
 
     methods: shared.MethodNames = ("ablation",)
     """Score methods (headwise list methods)."""

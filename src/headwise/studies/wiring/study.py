@@ -45,7 +45,7 @@ def _check_receiver(name: str) -> None:
 
 
 class WiringSettings(shared.TaskSettings):
-    QUICK: ClassVar = {"n": 24, "heads": 6, "points": 7, "cards": 2}
+    QUICK: ClassVar[dict[str, Any]] = {"n": 24, "heads": 6, "points": 7, "cards": 2}
 
     models: shared.Models = ("smollm2",)
     """One model; or two, the dense one first, then the sparse one, whose circuits are compared."""
