@@ -6,7 +6,6 @@ Nothing is decided here: each command hands over to the room that knows. Heavy i
 
 from __future__ import annotations
 
-import atexit
 import errno
 import gc
 import io
@@ -48,10 +47,8 @@ def main() -> None:
     """Exit 0 done; 2 the user's mistake, one sentence; 1 anything else."""
     from headwise.runs.stopping import one_interrupt
 
-    # torch and transformers make a million objects that stay as long as the process does: looking for garbage among
-    # them takes a second of a short command, and as much again when the process ends.
-    gc.set_threshold(50_000, 10, 10)
-    atexit.register(gc.freeze)
+    gc.set_threshold(50_000, 10, 10)  # torch and transformers make a million objects that stay
+
     # Our own progress bars say what matters; a user who wants transformers' back sets these.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
