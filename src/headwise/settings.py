@@ -7,7 +7,9 @@ here where they need no other room, else in `headwise.studies.settings.shared`.
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -37,9 +39,7 @@ Item = TypeVar("Item")
 class Settings(BaseModel):
     """Named values, each checked, none ever changed."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -81,6 +81,25 @@ def settings_of(name: str, function: Callable[..., Any]) -> type[Settings]:
 def build(kind: type[Settings] | Any, values: Mapping[Any, Any]) -> Any:
     """Settings from the plain values of a file or of flags."""
     return kind(**{str(name): value for name, value in values.items()})
+
+
+def field_texts(kind: type[Settings]) -> dict[str, str]:
+    """The text below each field in the source of settings, by name.
+
+    Pydantic would read the source of every class when it is imported, for seconds where torch has been before.
+    """
+    texts: dict[str, str] = {}
+    for owner in reversed([one for one in kind.__mro__ if issubclass(one, Settings)]):
+        try:
+            source = inspect.getsource(owner)
+        except (OSError, TypeError):  # typed at a prompt
+            continue
+        (found,) = ast.parse(textwrap.dedent(source)).body
+        assert isinstance(found, ast.ClassDef)
+        for field, below in zip(found.body, found.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+                texts[ast.unparse(field.target)] = ast.literal_eval(below.value)
+    return texts
 
 
 # --- types of fields ----------------------------------------------------------------------------------------

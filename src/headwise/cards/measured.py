@@ -23,7 +23,7 @@ from headwise.cards.tokens import Prompt, TokenReader, prompts_of
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, single_gates
 from headwise.metrics import metric as metric_named
-from headwise.model.attention.attention import attention
+from headwise.model.attention.attention import Attention, attention
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.model.tokens.encode import Row, encode_rows
@@ -129,18 +129,27 @@ def _attention(
 ) -> pd.DataFrame:
     """Attention of each head on its strongest examples, a row for every query and each key that it can attend to."""
     parts = []
-    for head, chosen in zip(heads, strongest, strict=True):
-        rows = [prompts[number].ids for number in chosen]
-        maps = max(map(len, rows)) <= WHOLE_MAP
-        for number, seen in zip(chosen, attention(model, rows, [head], maps=maps), strict=True):
-            weights = seen.rows[0] if seen.maps is None else seen.maps[0]
-            first = len(seen.ids) - len(weights)  # the first query that is kept
-            query, key = np.nonzero(np.tri(len(weights), len(seen.ids), first, bool))
-            place = {"layer": head.layer, "head": head.head, "example": int(number)}
-            pairs = {"query": query + first, "key": key, "attention": weights[query, key]}
-            texts = {"token": np.array(seen.tokens, dtype=object)[key], "id": np.array(seen.ids)[key]}
-            parts.append(pd.DataFrame({**place, **pairs, **texts}))
-    return pd.concat(parts, ignore_index=True)
+    whole = [max(len(prompts[number].ids) for number in chosen) <= WHOLE_MAP for chosen in strongest]
+    for maps in set(whole):  # heads that keep the same share one pass
+        some = [one for one in range(len(heads)) if whole[one] == maps]
+        numbers = sorted({int(number) for one in some for number in strongest[one]})
+        rows, kept = [prompts[number].ids for number in numbers], [heads[one] for one in some]
+        looked = dict(zip(numbers, attention(model, rows, kept, maps=maps), strict=True))
+        for place, one in enumerate(some):
+            for number in map(int, strongest[one]):
+                parts.append((one, _attention_of(heads[one], number, looked[number], place)))
+    return pd.concat([part for _, part in sorted(parts, key=lambda pair: pair[0])], ignore_index=True)
+
+
+def _attention_of(head: Head, number: int, seen: Attention, place: int) -> pd.DataFrame:
+    """The rows of one head, at `place` of those looked at, on one example."""
+    weights = seen.rows[place] if seen.maps is None else seen.maps[place]
+    first = len(seen.ids) - len(weights)  # the first query that is kept
+    query, key = np.nonzero(np.tri(len(weights), len(seen.ids), first, bool))
+    columns = {"layer": head.layer, "head": head.head, "example": number}
+    pairs = {"query": query + first, "key": key, "attention": weights[query, key]}
+    texts = {"token": np.array(seen.tokens, dtype=object)[key], "id": np.array(seen.ids)[key]}
+    return pd.DataFrame({**columns, **pairs, **texts})
 
 
 def _most_attended(looked: pd.DataFrame, head: Head) -> list[int]:

@@ -7,6 +7,7 @@ Nothing is decided here: each command hands over to the room that knows. Heavy i
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import logging
 import os
@@ -45,6 +46,8 @@ class _Stderr(logging.StreamHandler):  # Python 3.10 cannot subscript it
 def main() -> None:
     """Exit 0 done; 2 the user's mistake, one sentence; 1 anything else."""
     from headwise.runs.stopping import one_interrupt
+
+    gc.set_threshold(50_000, 10, 10)  # torch and transformers make a million objects that stay
 
     # Our own progress bars say what matters; a user who wants transformers' back sets these.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

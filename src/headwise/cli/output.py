@@ -15,7 +15,6 @@ import typer
 
 from headwise.errors import HeadwiseError, noticing, visible
 from headwise.progress import listening
-from headwise.runs.store.plain import with_nulls
 
 
 class Failed(Exception):  # noqa: N818 - not an error of the program: the result is complete, and says what failed
@@ -58,6 +57,8 @@ def show(compute: Callable[[], Any], as_json: bool) -> None:
         if notices and isinstance(result, dict):
             result["notices"] = [*result.get("notices", ()), *notices]
     if as_json:
+        from headwise.runs.store.plain import with_nulls
+
         # JSON has its own way to write what the encoding of the output lacks.
         ascii_only = not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
         sys.stdout.write(
@@ -69,6 +70,8 @@ def show(compute: Callable[[], Any], as_json: bool) -> None:
 
 def _stream() -> Callable[[str, Sequence[Mapping[str, Any]]], None]:
     """Live tables as lines of JSON on the standard error: the heads whose number is new."""
+    from headwise.runs.store.plain import with_nulls
+
     before: dict[tuple[str, str], Any] = {}
 
     def write(title: str, rows: Sequence[Mapping[str, Any]]) -> None:

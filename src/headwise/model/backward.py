@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
+from headwise.model.forward.products import product
 from headwise.model.forward.run import Pass, run
 from headwise.model.sites.patch import hooked
 from headwise.model.sites.probe import probe_input
@@ -142,12 +142,12 @@ def _expected(rows: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor
     total, mean = torch.zeros_like(peak), torch.zeros_like(rows)
     for first in range(0, len(weight), WORDS):
         words = slice(first, first + WORDS)
-        table = functional.linear(rows, weight[words], None if bias is None else bias[words])
+        table = product(rows, weight[words], None if bias is None else bias[words])
         higher = torch.maximum(peak, table.amax(-1, keepdim=True))
         table.sub_(higher).exp_()
         shrink = (peak - higher).exp_()
         total.mul_(shrink).add_(table.sum(-1, keepdim=True))
-        mean.mul_(shrink).add_(table @ weight[words])
+        mean.mul_(shrink).add_(product(table, weight[words].t()))
         peak = higher
         del table  # before the next is made
     return (peak + total.log())[:, 0], mean / total

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from headwise.settings import Count, Seed, Settings, Share
 
 
 class SparsifySettings(Settings):
     """Settings of a sparse-attention training."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     steps: Count = 4000
     """Number of updates. The learning rate and the noise follow a schedule over them."""

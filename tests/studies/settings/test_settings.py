@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+from pydantic import ConfigDict, Field
 
-from headwise.settings import Settings, build
+from headwise.settings import Settings, build, field_texts
 from headwise.studies.base import studies
 from headwise.studies.settings.resolve import assignments
 from headwise.studies.settings.shared import StudySettings, described
@@ -82,3 +85,42 @@ def test_the_texts_are_those_of_the_source():
         ]
     listed = [row.about for row in described(module.MaskingSettings)]
     assert sorted(" ".join(text.split()) for text in texts) == sorted(listed[: len(texts)])
+
+
+class Texts(Settings):
+    """Settings with and without texts."""
+
+    one: int = 1
+    """The first,
+    on two lines."""
+    two: int = 2
+    three: Annotated[int, Field(ge=0)] = 3
+    """The “third”."""
+
+
+class MoreTexts(Texts):
+    two: int = 22
+    """The second."""
+
+
+class ByPydantic(MoreTexts):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    one: int = 1
+    """The first,
+    on two lines."""
+    two: int = 22
+    """The second."""
+    three: int = 3
+    """The “third”."""
+
+
+def test_the_texts_below_fields_are_those_that_pydantic_reads():
+    texts = {name: inspect.cleandoc(text) for name, text in field_texts(MoreTexts).items()}
+    assert texts == {name: field.description for name, field in ByPydantic.model_fields.items()}
+
+
+def test_a_class_typed_at_a_prompt_has_no_texts():
+    scope = {"Texts": Texts}
+    exec("class Typed(Texts):\n    four: int = 4\n", scope)  # noqa: S102 - what a prompt does
+    assert set(field_texts(scope["Typed"])) == {"one", "three"}

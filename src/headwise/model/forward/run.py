@@ -2,7 +2,7 @@
 
 What headwise changes in a model while it runs is put in place here, in this order, and taken out again:
 
-1. kernels   attention on a GPU without cuDNN's planning
+1. kernels   attention on a GPU without cuDNN's planning; on a CPU the faster library for products
 2. heads     our attention function or a hook on the output projection: `slots` edit queries, keys and values,
              `attention` computes it, `watch` sees each call, `heads` edits z
 3. modules   `modules` edit what a module gives out: an MLP, the embeddings, an activation; a block
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from headwise.model.forward.products import FEWEST, faster_products
 from headwise.model.sites.attention_function import AttentionHook, HeadHook, SlotHook, Watcher
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import edit_first, hooked, replaced, without_cudnn_sdpa
@@ -91,6 +92,8 @@ def run(model: nn.Module, request: Pass, hooks: HeadHooks | None = None) -> Outp
     narrowed: list[Tensor] = []
     with ExitStack() as stack:
         stack.enter_context(without_cudnn_sdpa())
+        if request.ids.numel() >= FEWEST:
+            stack.enter_context(faster_products(model))
         if hooks is not None:
             attention = request.attention and request.attention(request.inputs.get("attention_mask"))
             stack.enter_context(hooks.attached(request.heads, request.watch, request.slots, attention))

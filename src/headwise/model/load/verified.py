@@ -23,6 +23,7 @@ from torch import nn
 
 from headwise._version import __version__
 from headwise.files import replacing
+from headwise.model.forward.products import onednn_is_faster
 from headwise.model.load.cache import cache_folder, hash_ahead, sha256_once
 from headwise.model.load.checkpoint import check_finite
 from headwise.model.sites.head_hooks import HeadHooks
@@ -83,7 +84,12 @@ def _key(hf: nn.Module, folder: Path) -> str | None:
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "attention": str(getattr(hf.config, "_attn_implementation", None)),
         "dtypes": sorted({str(parameter.dtype) for parameter in hf.parameters()}),
-        "device": ["cpu", platform.machine(), torch.backends.cpu.get_cpu_capability()],
+        "device": [
+            "cpu",
+            platform.machine(),
+            torch.backends.cpu.get_cpu_capability(),
+            onednn_is_faster(),
+        ],
         "versions": versions() | {"family": family},
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
+from headwise.model.forward.products import product
 from headwise.model.forward.run import Pass, at_positions
 from headwise.model.outputs.stream import check_residual
 from headwise.model.sites.patch import first_of, hooked
@@ -285,7 +286,7 @@ class Readout:
                 if norm is not None:
                     added = norms[norm].linear(added.to(norms[norm].weight.device))
             weight = self.weight.detach()
-            logits = nn.functional.linear(added.to(weight.device, weight.dtype), weight).float()
+            logits = product(added.to(weight.device, weight.dtype), weight).float()
         return self.factor * write.factor * logits
 
     def linear(self, reading: Reading, direction: Tensor) -> Tensor:

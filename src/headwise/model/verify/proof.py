@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
 from headwise.model.forward.gate import HeadGates, same_gates
+from headwise.model.forward.products import faster_products
 from headwise.model.forward.run import Pass, run
 from headwise.model.sites.attention_function import HeadHook
 from headwise.model.sites.head_hooks import HeadHooks
@@ -67,7 +68,7 @@ def verify(model: nn.Module, *, every_layer: bool = False) -> tuple[HeadHooks, P
         raise HeadwiseError(
             "the model is in training mode, in which dropout makes every result random; call model.eval()"
         )
-    with torch.no_grad(), without_cudnn_sdpa():
+    with torch.no_grad(), without_cudnn_sdpa(), faster_products(model):
         plain = _plain(model)
         _check_causal(model, plain)
         hooks, noise, gap, checked, streams = _reach_exactly(model, plain, every_layer)

@@ -17,7 +17,18 @@ from headwise.model.measure.positions import PositionsOrEach as PositionsOrEach
 from headwise.model.measure.references import ReferenceName as ReferenceName
 from headwise.model.sites.probe import DTYPES
 from headwise.scores.registry import methods
-from headwise.settings import Count, Named, Seed, Settings, Several, Text, not_empty, one_of, passes
+from headwise.settings import (
+    Count,
+    Named,
+    Seed,
+    Settings,
+    Several,
+    Text,
+    field_texts,
+    not_empty,
+    one_of,
+    passes,
+)
 from headwise.tasks import Example
 from headwise.tasks.opening import check_source, check_task
 
@@ -169,13 +180,14 @@ class Described(NamedTuple):
 def described(settings: type[Settings], prefix: str = "") -> list[Described]:
     """Every setting of a class, a study's own before those that all studies share."""
     rows: list[Described] = []
+    texts = field_texts(settings)
     for name in sorted(settings.model_fields, key=StudySettings.model_fields.__contains__):
         field = settings.model_fields[name]
         default = field.get_default(call_default_factory=True)
         if isinstance(default, Settings):
             rows += described(type(default), f"{prefix}{name}.")
         else:
-            about = " ".join((field.description or "").split())
+            about = " ".join(texts.get(name, "").split())
             rows.append(Described(prefix + name, _shown(default), about))
     return rows
 
