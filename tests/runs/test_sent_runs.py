@@ -24,7 +24,7 @@ from headwise.heads import Head
 from headwise.heads.heads_file import read_heads
 from headwise.report import write_report
 from headwise.runs import RunFolder, Store, compute, read_table
-from headwise.runs.store.store import DamagedError
+from headwise.runs.store import DamagedError
 from headwise.tables.columns import encode
 from report.conftest import finished_run, score_table
 

@@ -11,7 +11,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores
 from headwise.model.verify.tiny import tiny_model
-from headwise.runs.folder.info import read_info
+from headwise.runs.info import read_info
 from headwise.studies.workbench import Workbench
 from helpers import WORDS
 

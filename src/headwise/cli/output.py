@@ -15,7 +15,7 @@ import typer
 
 from headwise.errors import HeadwiseError, noticing, visible
 from headwise.progress import listening
-from headwise.runs.store.plain import with_nulls
+from headwise.runs.values import with_nulls
 
 
 class Failed(Exception):  # noqa: N818 - not an error of the program: the result is complete, and says what failed

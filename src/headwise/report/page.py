@@ -29,7 +29,7 @@ from headwise.report.docs import glossary, glossed, markdown, terms_in
 from headwise.report.docs import page as doc_page
 from headwise.report.examples import ExampleSets
 from headwise.runs.reader import RunReader
-from headwise.runs.store.plain import with_nulls
+from headwise.runs.values import with_nulls
 from headwise.tables.frames import Tables, groups, too_few
 
 if TYPE_CHECKING:

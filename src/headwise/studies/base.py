@@ -33,7 +33,7 @@ from headwise.studies.settings.resolve import about_of, resolve
 from headwise.studies.workbench import Workbench
 
 if TYPE_CHECKING:
-    from headwise.runs.executors.ray_executor import RayExecutor
+    from headwise.runs.ray_executor import RayExecutor
 
 Body = TypeVar("Body", bound=Callable[..., None])
 
@@ -138,7 +138,7 @@ def chosen_executor(
                     f"{name} is {value!r}, but only the engine 'ray' has this option; give engine 'ray' too"
                 )
         return LocalExecutor()
-    from headwise.runs.executors.ray_executor import RayExecutor
+    from headwise.runs.ray_executor import RayExecutor
 
     bench.use_main_memory()
     return RayExecutor(**options, device=device, replica_bytes=bench.replica_bytes, progress=bench.progress)

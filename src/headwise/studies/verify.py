@@ -25,7 +25,7 @@ from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors
 from headwise.registry import plugin_hint
 from headwise.runs import Call, Finished, RunFolder, Store, read_info, read_table
-from headwise.runs.store.store import DamagedError, copied_store
+from headwise.runs.store import DamagedError, copied_store
 from headwise.settings import build
 from headwise.studies.base import Study, carry_out, studies, study_named
 from headwise.studies.workbench import Workbench

@@ -24,13 +24,12 @@ from headwise.display import counted
 from headwise.errors import HeadwiseError, flag, hint
 from headwise.files import explain_disk_errors, fsync_folder, inside, unused
 from headwise.registry import command_line, plugins
-from headwise.runs.folder import info
-from headwise.runs.folder.hold import hold, make
-from headwise.runs.folder.info import latest, record
+from headwise.runs import info
+from headwise.runs.info import hold, latest, make, record
+from headwise.runs.salvage import finish_salvage, move_store, salvage
 from headwise.runs.stopping import interrupts_held
-from headwise.runs.store.plain import plain
-from headwise.runs.store.salvage import finish_salvage, move_store, salvage
-from headwise.runs.store.store import DamagedError, Store
+from headwise.runs.store import DamagedError, Store
+from headwise.runs.values import plain
 
 if TYPE_CHECKING:
     from headwise.runs.step import Call, Executor
