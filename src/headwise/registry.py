@@ -84,10 +84,10 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """The entry of this name, or an error that names the nearest one."""
-        known = self.all()
-        if not isinstance(name, str) or name not in known:
-            raise unknown(self.kind, name, known)
-        return known[name]
+        entries = self.all()
+        if not isinstance(name, str) or name not in entries:
+            raise unknown(self.kind, name, entries)
+        return entries[name]
 
     @contextmanager
     def restored(self) -> Iterator[None]:

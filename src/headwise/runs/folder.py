@@ -203,9 +203,9 @@ class RunFolder:
     def record_table(self, name: str, digest: str) -> None:
         """Write down the SHA-256 of a table, and what it was made with, before its file takes its place."""
         self.begin(with_result=True)
-        known = self.info["written"]
+        before = self.info["written"]
         self.info["written"] = record(self.info, name, digest)
-        if self.info["written"] != known:
+        if self.info["written"] != before:
             self.save()
 
     def wrote(self, tables: list[str]) -> None:
@@ -374,10 +374,12 @@ class RunFolder:
         """What `run.json` says from now on."""
         earlier = self.info
         times = earlier["timings"]
-        about = {name: earlier[name] for name in ("study", "settings", "fingerprints", "seeds")} | self._about
+        content = {
+            name: earlier[name] for name in ("study", "settings", "fingerprints", "seeds")
+        } | self._about
         return {
             "format": info.FORMAT,
-            **about,
+            **content,
             "question": earlier.get("question", "") if self._question is None else self._question,
             "command": command_line(sys.argv) if self._command is None else self._command,
             "versions": info.versions(),

@@ -14,14 +14,14 @@ from headwise.studies.prompts.findings import findings, headline, significance
 from headwise.studies.prompts.section import (
     activation_panels,
     affine_panels,
-    colours,
+    condition_colours,
     length_curves,
     moved_maps,
     prompt_chart,
 )
 
 CONDITIONS = ["none", "meaningless", "meaningful"]
-PALETTE = colours(CONDITIONS)
+PALETTE = condition_colours(CONDITIONS)
 ALONE = pd.DataFrame()
 """Comparisons of one condition: none."""
 

@@ -23,7 +23,7 @@ def charts(tables: Tables) -> list[Chart]:
             for name in ("levels", "followed", "certificates")
         )
         sentence, heads = (str(certificates[name].iloc[0]) for name in ("sentence", "heads"))
-        name = f"certificate-{file_name(str(task))}-{file_name(str(model))}"
+        name = file_name("certificate", task, model)
         checks = rows.reset_index(drop=True)
         drawn.append(certificate_chart(checks, levels, followed, sentence, heads.split(), name=name))
     return drawn

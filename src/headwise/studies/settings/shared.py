@@ -175,8 +175,8 @@ def described(settings: type[Settings], prefix: str = "") -> list[Described]:
         if isinstance(default, Settings):
             rows += described(type(default), f"{prefix}{name}.")
         else:
-            about = " ".join((field.description or "").split())
-            rows.append(Described(prefix + name, _shown(default), about))
+            description = " ".join((field.description or "").split())
+            rows.append(Described(prefix + name, _shown(default), description))
     return rows
 
 
