@@ -58,9 +58,10 @@ class Registry(Generic[T]):
         self.patterns = patterns
         self._entries: dict[str, T] = {}
 
-    def add(self, name: str, entry: T) -> None:
-        """Make `entry` known under `name`; a second one of the same name replaces it."""
+    def add(self, name: str, entry: T) -> T:
+        """Make `entry` known under `name`, and give it back; a second one of the same name replaces it."""
         self._entries[name] = entry
+        return entry
 
     def decorator(self, name: str, entry: Callable[[F], T]) -> Callable[[F], F]:
         """Makes what `entry` makes of a function known under `name`."""

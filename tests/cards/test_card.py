@@ -15,7 +15,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
-from helpers import HeadsByHook, plain_logits, run_on, word_task
+from helpers import HeadsByHook, plain_logits, run_on, word_model, word_task
 
 HOSTILE = "<script>window.broken=1</script>"
 
@@ -30,11 +30,9 @@ def named(table, **which):
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma", "olmo2", "granite"])
-def test_the_answers_logits_are_those_of_direct_logit_attribution(family, word_tokenizer):
+def test_the_answers_logits_are_those_of_direct_logit_attribution(family):
     """The card multiplies a head's output forwards, the method `direct` reads the answers' direction backwards."""
-    model = hw.load(
-        tiny_model(family, vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name=family, bos=False
-    )
+    model = word_model(family, load={"bos": False})
     task = word_task(4, equal_length=False)
     direct = hw.score(model, task, "direct", reference="zero")
     for head in (Head(0, 1), Head(3, 2)):

@@ -46,7 +46,8 @@ def pairs(tasks=TASKS, names=(("GPT-2", "Sparse GPT-2"), ("OLMo-7B", "Sparse OLM
         curves.append(curve(names[pair][0], task, total, total, "random"))
         row = {"pair": pair, "task": task, "compared": "dense/sparse", "model": names[pair][0]}
         k, other = (0.9 * knee for knee in knees)
-        ratios.append({**row, "k": k, "other_k": other, "ratio": k / other, "lo": 0.4, "hi": 3.0})
+        sizes = {"k": k, "other_k": other, "stays": k, "other_stays": other, "stays_ratio": k / other}
+        ratios.append({**row, **sizes, "ratio": k / other, "stays_lo": 0.4, "stays_hi": 3.0})
     return pd.concat(curves), pd.DataFrame(members), pd.DataFrame(ratios)
 
 

@@ -19,17 +19,14 @@ from headwise.cli.app import main
 from headwise.cli.demo import explored
 from headwise.explorer.explorer import Explorer
 from headwise.explorer.server import Server
-from headwise.model.verify.tiny import tiny_model
-from helpers import forked_command, make_word_tokenizer
+from helpers import forked_command, saved_word_model
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A checkpoint of a tiny model."""
     place = tmp_path_factory.mktemp("models") / "tiny"
-    tokenizer = make_word_tokenizer()
-    tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512).save_pretrained(place)
-    tokenizer.save_pretrained(place)
+    saved_word_model(place, "llama", max_position_embeddings=512)
     return place
 
 

@@ -16,9 +16,8 @@ import headwise as hw
 from explore.conftest import PROMPT
 from headwise.explorer.explorer import Explorer
 from headwise.explorer.worker import Job
-from headwise.model.verify.tiny import tiny_model
 from headwise.report import write_report
-from helpers import make_word_tokenizer
+from helpers import word_model
 from report.conftest import HOSTILE, finished_run, score_table
 from report.test_browser import browser, pytestmark, serious_faults  # noqa: F401 - the browser, and why there is none
 
@@ -26,9 +25,7 @@ from report.test_browser import browser, pytestmark, serious_faults  # noqa: F40
 @pytest.fixture(scope="module")
 def model():
     """A tiny model whose name is an attack."""
-    tokenizer = make_word_tokenizer()
-    hf = tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512)
-    return hw.load(hf, tokenizer=tokenizer, name=HOSTILE)
+    return word_model("llama", name=HOSTILE, max_position_embeddings=512)
 
 
 @pytest.fixture(scope="module")

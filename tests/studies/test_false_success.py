@@ -14,18 +14,16 @@ import pytest
 import headwise as hw
 from headwise.cli.app import main
 from headwise.errors import HeadwiseError
-from headwise.model.verify.tiny import tiny_model
 from headwise.runs import RunFolder, Store, read_info
 from headwise.studies.workbench import Workbench
-from helpers import make_word_tokenizer
+from helpers import word_model
 from runs.toy_study import calls, carry_out, hooks
 
 
 @pytest.fixture(scope="module")
 def bench():
     made = Workbench(progress=False)
-    tokenizer = make_word_tokenizer()
-    made.add(hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=tokenizer, name="tiny"))
+    made.add(word_model("llama", name="tiny"))
     return made
 
 

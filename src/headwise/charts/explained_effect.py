@@ -324,14 +324,9 @@ class _Panels:
         if self.ratios.empty:
             return []
         pairs = self.ratios[(self.ratios["task"] == task) & (self.ratios["compared"] == "dense/sparse")]
-        # Circuits are as large as where the curve stays above the threshold; earlier runs may not have it.
-        stays = "stays_ratio" in pairs
-        names = (
-            ["stays", "other_stays", "stays_ratio", "stays_lo", "stays_hi"]
-            if stays
-            else ["k", "other_k", "ratio", "lo", "hi"]
-        )
-        found = pairs[pairs[names[2]].notna()]
+        # Circuits are as large as where the curve stays above the threshold.
+        names = ["stays", "other_stays", "stays_ratio", "stays_lo", "stays_hi"]
+        found = pairs[pairs["stays_ratio"].notna()]
         _, total = x.limits or (0, 1)
         marks: list[Mark] = []
         for number, row in enumerate(found.to_dict("records")):

@@ -275,9 +275,9 @@ def _check_paired(a: Scores, b: Scores) -> None:
             "top, by a method whose rows are examples, such as ablation"
         )
     rows = [(scores.n, scores.details.get("held_out"), list(scores.groups or ())) for scores in (a, b)]
-    prints = {scores.details.get("examples") for scores in (a, b)}
-    prints.discard(None)  # scores that a user made have none
-    if rows[0] != rows[1] or len(prints) > 1:
+    fingerprints = {scores.details.get("examples") for scores in (a, b)}
+    fingerprints.discard(None)  # scores that a user made have none
+    if rows[0] != rows[1] or len(fingerprints) > 1:
         raise HeadwiseError(
             f"the scores are of different examples of {a.task!r} (n = {a.n} and {b.n}); score both on the same task "
             "object, so that the difference is paired"

@@ -240,7 +240,7 @@ def check_metric(chosen: Method, measured: Metric, options: Mapping[str, Any]) -
             f"the method {chosen.name!r} uses the gradient at all gates 1, which is 0 or undefined for the metric "
             f"{measured.name!r}; use logit_diff or logprob, or the method 'ablation'"
         )
-    if getattr(chosen.settings(**options), "early", False) and not measured.differentiable:
+    if getattr(chosen.settings(**options), "stops_early", False) and not measured.differentiable:
         raise HeadwiseError(
             f"the metric {measured.name!r} takes few values: a head may have no effect on the first examples and a "
             "large one on others; with precision or top use a metric such as logit_diff or logprob"

@@ -106,7 +106,7 @@ def score(
     if steps == len(model.heads()) * len(task):  # one step per head and example
         steps = len(setup.heads) * len(task)
     prompts = _prompt_tokens(setup) if each else []
-    if not each and chosen.signed and not getattr(chosen.settings(**options), "early", False):
+    if not each and chosen.signed and not getattr(chosen.settings(**options), "stops_early", False):
         note_too_few(task, len(setup.heads))
     with reporting(f"{method} on {task.name}", steps, progress) as setup.advance:
         if each:

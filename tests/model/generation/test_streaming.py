@@ -13,7 +13,7 @@ from explicit_attention import explicit_attention
 from headwise.errors import HeadwiseError
 from headwise.heads import save_order
 from headwise.model.verify.tiny import tiny_model
-from helpers import WORDS
+from helpers import WORDS, word_model
 
 SINK, WINDOW = 2, 5
 FAR = ["L0H1", "L2H3", "L3H0"]
@@ -110,8 +110,8 @@ def ablated(model, far):
 
 @pytest.mark.parametrize("batch_tokens", [None, 40], ids=["one batch", "small batches"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "gemma3_text", "mistral", "gpt2"])
-def test_streaming_writes_what_the_windowed_gates_write(family, batch_tokens, word_tokenizer):
-    model = hw.load(tiny_model(family, vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name=family)
+def test_streaming_writes_what_the_windowed_gates_write(family, batch_tokens):
+    model = word_model(family)
     how = {
         "window": WINDOW,
         "sink": SINK,

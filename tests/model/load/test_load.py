@@ -14,13 +14,12 @@ from headwise.errors import HeadwiseError
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.verify.tiny import tiny_model
-from helpers import word_task
+from helpers import saved_word_model, word_task
 
 
 @pytest.fixture
-def folder(tmp_path, word_tokenizer):
-    tiny_model("llama", vocab_size=len(word_tokenizer)).save_pretrained(tmp_path / "mine")
-    word_tokenizer.save_pretrained(tmp_path / "mine")
+def folder(tmp_path):
+    saved_word_model(tmp_path / "mine", "llama")
     return tmp_path / "mine"
 
 

@@ -12,9 +12,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, keep_gates, mask_gates, ones, single_gates
 from headwise.metrics import metric, metrics
 from headwise.model.measure.engine import Engine
-from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
-from helpers import HeadsByHook, plain_logits, recorded, word_task
+from helpers import HeadsByHook, plain_logits, recorded, word_model, word_task
 
 
 def one_by_one(model, task, gates, reference=None):
@@ -312,9 +311,8 @@ def test_unknown_references_and_positions_name_the_nearest(tiny, option, value, 
 @pytest.mark.parametrize(
     "family", ["gpt2", "gptj", "gpt_oss", "gemma2", "deepseek_v3", "jamba", "falcon", "gemma3_text"]
 )
-def test_one_head_off_equals_edited_weights_in_other_families(family, word_tokenizer):
-    hf = tiny_model(family, vocab_size=len(word_tokenizer))
-    model = hw.load(hf, tokenizer=word_tokenizer, name=family)
+def test_one_head_off_equals_edited_weights_in_other_families(family):
+    model = word_model(family)
     task = word_task(3, equal_length=False)
     engine = Engine(model, task, metric("logprob"))
     head = model.heads()[-1]
@@ -330,10 +328,8 @@ def test_one_head_off_equals_edited_weights_in_other_families(family, word_token
         assert gated[e] == pytest.approx(float(expected), abs=1e-4)
 
 
-def test_heads_that_a_hybrid_does_not_have_are_never_gated(word_tokenizer):
-    model = hw.load(
-        tiny_model("jamba", vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name="jamba"
-    )
+def test_heads_that_a_hybrid_does_not_have_are_never_gated():
+    model = word_model("jamba")
     engine = Engine(model, word_task(3), metric("logprob"))
     gates = np.where(model.exists, 1.0, 0.0)[None]
     assert np.array_equal(engine.measure(gates).effects, np.zeros((1, 3)))

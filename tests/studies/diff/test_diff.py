@@ -23,7 +23,7 @@ from headwise.runs import read_table
 from headwise.scores.difference import diff_table
 from headwise.studies.diff.section import findings
 from headwise.studies.verify import verify
-from helpers import WORDS, bench_of, make_word_tokenizer, plain_logits, run_on
+from helpers import WORDS, bench_of, make_word_tokenizer, plain_logits, run_on, word_model
 from planted import told_apart, written
 
 WEAK = 0.3
@@ -42,9 +42,7 @@ def weakened(model, head, factor=WEAK, name="weak"):
 
 @pytest.fixture(scope="module")
 def base():
-    tokenizer = make_word_tokenizer()
-    hf = tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512)
-    return hw.load(hf, tokenizer=tokenizer, name="base")
+    return word_model("llama", name="base", max_position_embeddings=512)
 
 
 @pytest.fixture(scope="module")

@@ -207,5 +207,4 @@ def heads(tables: Tables) -> pd.DataFrame | None:
     return pd.concat([head_rows(tables), named.reindex(columns=HEAD_COLUMNS)], ignore_index=True)
 
 
-section = Section(charts=charts, findings=findings, heads=heads, docs="backups")
-SECTIONS.add("backups", section)
+section = SECTIONS.add("backups", Section(charts=charts, findings=findings, heads=heads, docs="backups"))

@@ -55,12 +55,14 @@ def heads(tables: Tables) -> pd.DataFrame | None:
     return None
 
 
-section = Section(
-    charts=charts,
-    findings=findings,
-    heads=heads,
-    texts=prompts,
-    texts_title="The prompts that the set follows least",
-    docs="certify",
+section = SECTIONS.add(
+    "certify",
+    Section(
+        charts=charts,
+        findings=findings,
+        heads=heads,
+        texts=prompts,
+        texts_title="The prompts that the set follows least",
+        docs="certify",
+    ),
 )
-SECTIONS.add("certify", section)

@@ -110,22 +110,17 @@ def following(row: Mapping[Any, Any]) -> str:
         than = ": a constant does better" if row["r2_hi"] < 0 else ""
         verdict = f"prompt by prompt they {words} the model{than}"
         numbers.append(f"{percent(row['within'])} of prompts within a fifth of the effect")
-    if _known(row, "agreement"):
+    if pd.notna(row.get("agreement")):
         numbers.append(f"the model's answer in {percent(row['agreement'])} {_ends(row, 'agreement')}")
     return f"; {verdict} ({', '.join(numbers)}){_lowest_family(row)}"
 
 
 def _lowest_family(row: Mapping[Any, Any]) -> str:
     """What they recover of the family that they explain least; empty where no family could be read."""
-    if not _known(row, "lowest_family"):
+    if pd.isna(row.get("lowest_family")):
         return ""
     share = f"{percent(row['lowest_family'])} {_ends(row, 'lowest_family')}"
     return f"; of the family of prompts that they explain least ({row['family']}) they recover {share}"
-
-
-def _known(row: Mapping[Any, Any], column: str) -> bool:
-    """Whether there is such a number; runs of earlier versions lack some."""
-    return bool(pd.notna(row.get(column)))
 
 
 def _ends(row: Mapping[Any, Any], column: str) -> str:
@@ -262,5 +257,4 @@ def _orders(curves: pd.DataFrame, scores: pd.DataFrame) -> dict[tuple[str, str, 
     return orders
 
 
-section = Section(charts=charts, findings=findings, docs="circuits")
-SECTIONS.add("circuits", section)
+section = SECTIONS.add("circuits", Section(charts=charts, findings=findings, docs="circuits"))

@@ -90,5 +90,4 @@ def _marks(table: pd.DataFrame, pairs: list[str], measured: str) -> list[Mark]:
     return [*marks, Rule(at=0, colour="#666666", width=0.6), seed]
 
 
-section = Section(charts=charts, findings=findings, docs="roles")
-SECTIONS.add("contrast", section)
+section = SECTIONS.add("contrast", Section(charts=charts, findings=findings, docs="roles"))

@@ -86,5 +86,4 @@ def heads(tables: Tables) -> pd.DataFrame | None:
     return pd.concat([head_rows(tables), change.reindex(columns=HEAD_COLUMNS)], ignore_index=True)
 
 
-section = Section(charts=charts, findings=findings, heads=heads, docs="diff")
-SECTIONS.add("diff", section)
+section = SECTIONS.add("diff", Section(charts=charts, findings=findings, heads=heads, docs="diff"))

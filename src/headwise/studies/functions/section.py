@@ -226,5 +226,4 @@ def _short(value: float) -> str:
     return "1" if value == 1 else ">.99" if value > 0.99 else f"{value:.2f}"[1:]
 
 
-section = Section(charts=charts, findings=findings, docs="functions")
-SECTIONS.add("functions", section)
+section = SECTIONS.add("functions", Section(charts=charts, findings=findings, docs="functions"))

@@ -303,5 +303,4 @@ def _name(metric: str) -> str:
     return NAMES.get(metric, metric)
 
 
-section = Section(charts=charts, findings=findings, texts=samples, docs="masking")
-SECTIONS.add("masking", section)
+section = SECTIONS.add("masking", Section(charts=charts, findings=findings, texts=samples, docs="masking"))

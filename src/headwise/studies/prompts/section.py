@@ -381,5 +381,6 @@ def prompt_text(profiles: pd.DataFrame) -> str:
     return ("…" if begin else "") + joined_tokens(shown["token"])
 
 
-section = Section(charts=charts, findings=findings, heads=heads, texts=answers, docs="prompts")
-SECTIONS.add("prompts", section)
+section = SECTIONS.add(
+    "prompts", Section(charts=charts, findings=findings, heads=heads, texts=answers, docs="prompts")
+)

@@ -256,5 +256,4 @@ def text_chart(table: pd.DataFrame) -> Chart:
     )
 
 
-section = Section(charts=charts, findings=findings, docs="reach")
-SECTIONS.add("reach", section)
+section = SECTIONS.add("reach", Section(charts=charts, findings=findings, docs="reach"))

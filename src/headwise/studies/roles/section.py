@@ -309,5 +309,4 @@ def _counts(counts: pd.DataFrame, pairs: list[tuple[str, str]], y: Axis) -> Pane
     return Panel(title=title, marks=marks, x=names_axis(_LABELS), y=y, bare=True)
 
 
-section = Section(charts=charts, findings=findings, heads=heads, docs="roles")
-SECTIONS.add("roles", section)
+section = SECTIONS.add("roles", Section(charts=charts, findings=findings, heads=heads, docs="roles"))

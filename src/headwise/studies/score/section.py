@@ -93,5 +93,4 @@ def charts(tables: Tables) -> list[Chart]:
     return drawn
 
 
-section = Section(charts=charts, findings=findings)
-SECTIONS.add("score", section)
+section = SECTIONS.add("score", Section(charts=charts, findings=findings))

@@ -100,5 +100,4 @@ def charts(tables: Tables) -> list[Chart]:
     return drawn
 
 
-section = Section(charts=charts, findings=findings, docs="wiring")
-SECTIONS.add("wiring", section)
+section = SECTIONS.add("wiring", Section(charts=charts, findings=findings, docs="wiring"))
