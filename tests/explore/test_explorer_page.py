@@ -363,8 +363,8 @@ def test_is_this_real_shows_progress_and_an_answer(page, monkeypatch):
     page.click("#check")
     until(page, "document.getElementById('real').textContent !== ''")
     assert page.locator("#progress").is_hidden()
-    said = page.locator("#real").inner_text()
-    assert "held-out examples of ioi" in said or "does not" in said or "token" in said
+    message = page.locator("#real").inner_text()
+    assert "held-out examples of ioi" in message or "does not" in message or "token" in message
 
 
 def test_an_error_is_shown_and_goes_away_with_the_next_answer(page):

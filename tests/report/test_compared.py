@@ -27,13 +27,13 @@ def runs(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs")
     models = [word_model("llama", name=name, seed=seed) for seed, name in enumerate(("base", "other"))]
     file = written(word_task(12), place / "words.jsonl")
-    how = {"tasks": [file], "n": 8, "methods": ["attribution"], "cards": 0, "progress": False}
+    options = {"tasks": [file], "n": 8, "methods": ["attribution"], "cards": 0, "progress": False}
     given = {"base": {}, "same": {}, "seed": {"seed": 1}, "reference": {"reference": "zero"}, "n": {"n": 4}}
     for name, settings in given.items():
-        run_on("score", place / name, models[0], **how | settings)
-    run_on("score", place / "model", models[1], **how)
-    run_on("score", place / "wider", models[0], **how | {"methods": ["attribution", "direct"]})
-    run_on("diff", place / "diff", *models, **how)
+        run_on("score", place / name, models[0], **options | settings)
+    run_on("score", place / "model", models[1], **options)
+    run_on("score", place / "wider", models[0], **options | {"methods": ["attribution", "direct"]})
+    run_on("diff", place / "diff", *models, **options)
     return place
 
 

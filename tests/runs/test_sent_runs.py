@@ -319,9 +319,9 @@ def test_a_message_with_an_escape_sequence_is_written_out(run, monkeypatch, caps
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    said = "".join(capsys.readouterr())
-    assert "\\x1b[2Jscore" in said
-    assert not {"\x1b", "\x9b", "\x07"} & set(said)
+    message = "".join(capsys.readouterr())
+    assert "\\x1b[2Jscore" in message
+    assert not {"\x1b", "\x9b", "\x07"} & set(message)
 
 
 def test_a_frame_of_a_study_is_what_pandas_reads(run):

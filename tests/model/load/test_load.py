@@ -157,8 +157,8 @@ def test_weights_that_are_not_finite_are_named_when_a_model_is_loaded(folder, wo
         hf.model.layers[2].mlp.up_proj.weight[1] = value
     hf.save_pretrained(folder)
     source = {"source": hf, "tokenizer": word_tokenizer} if live else {"source": folder, "device": "cpu"}
-    said = r"1 of \d+ values of model\.embed_tokens\.weight are NaN or infinite .*\(1 more tensors have some too\)"
-    with pytest.raises(HeadwiseError, match=said):
+    message = r"1 of \d+ values of model\.embed_tokens\.weight are NaN or infinite .*\(1 more tensors have some too\)"
+    with pytest.raises(HeadwiseError, match=message):
         hw.load(**source)
 
 

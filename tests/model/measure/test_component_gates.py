@@ -35,8 +35,8 @@ blocks (GPT-J, GPT-NeoX, Phi, Cohere), experts (Mixtral), matrices in the block 
 
 
 def engine(model, task=None, reference="zero", **more):
-    how = {"components": COMPONENTS, "reference": reference, **more}
-    return Engine(model, task or word_task(4), metric("logit_diff"), **how)
+    options = {"components": COMPONENTS, "reference": reference, **more}
+    return Engine(model, task or word_task(4), metric("logit_diff"), **options)
 
 
 @pytest.mark.parametrize("family", DOWN)

@@ -118,10 +118,10 @@ def test_the_position_mean_reference_refuses_prompts_of_another_length_than_its_
     def of_length(*lengths: int) -> Task:
         return Task("words", tuple(Example("the " * n + "cat", " dog", (" bird",)) for n in lengths))
 
-    how = {"reference": "position_mean", "reference_task": of_length(of_reference, of_reference)}
+    options = {"reference": "position_mean", "reference_task": of_length(of_reference, of_reference)}
     with pytest.raises(HeadwiseError, match="prompts as long as those of its reference examples"):
-        Engine(tiny, of_length(*words), metric("logit_diff"), **how)
-    assert Engine(tiny, of_length(of_reference), metric("logit_diff"), **how).full().shape == (1,)
+        Engine(tiny, of_length(*words), metric("logit_diff"), **options)
+    assert Engine(tiny, of_length(of_reference), metric("logit_diff"), **options).full().shape == (1,)
 
 
 def test_the_patch_reference_is_the_counterfactual_run(tiny):

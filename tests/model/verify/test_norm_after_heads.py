@@ -67,14 +67,14 @@ def test_roles_takes_the_mean_there_and_says_so(name, tmp_path, undrawn):
     fit = {"updates": 2, "batch": 2, "keep": 2, "window": 2}
     settings = {"tasks": [str(tmp_path / "words.jsonl")], "n": 8, "seeds": 1, "fit": fit, "k": [2]}
     run = run_on("roles", tmp_path / "run", model, random_sets=2, **settings)
-    said = [line for line in run.notices if "mean output, not 0" in line]
-    assert len(said) == (NORM_AFTER_HEADS[name] is not None)
-    expected = "mean" if said else "zero"
+    messages = [line for line in run.notices if "mean output, not 0" in line]
+    assert len(messages) == (NORM_AFTER_HEADS[name] is not None)
+    expected = "mean" if messages else "zero"
     assert set(read_table(run.path, "order")["reference"]) == {expected}
     assert (
         "mean ablation"
         in findings({n: read_table(run.path, n) for n in ("order", "shares", "joint")})[0].sentence
-    ) == bool(said)
-    if said:
+    ) == bool(messages)
+    if messages:
         with pytest.raises(HeadwiseError, match="a norm after its heads"):
             run_on("roles", tmp_path / "zero", model, reference="zero", **settings)

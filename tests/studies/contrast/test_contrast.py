@@ -18,10 +18,10 @@ def pairs(tmp_path):
     made = {}
     for number in range(3):
         own = {}
-        for side, how in (("keep", " then"), ("lose", " and")):
+        for side, options in (("keep", " then"), ("lose", " and")):
             path = tmp_path / f"{number}-{side}.jsonl"
             some = word_task(12).examples[number::3]
-            rows = [{"prompt": e.prompt + how, "target": e.target} for e in some]
+            rows = [{"prompt": e.prompt + options, "target": e.target} for e in some]
             path.write_text("\n".join(map(json.dumps, rows)))
             own[side] = str(path)
         made[f"pair {number}"] = own

@@ -317,7 +317,8 @@ def grouped_stretches(needed: np.ndarray, lengths: np.ndarray, call_cost: float)
     needed `[S, K]`: the heads of each stretch; lengths `[S]`: its examples. A group runs all of its heads on all of its
     examples; the cut with the least pairs plus `call_cost` per group.
 
-    >>> grouped_stretches(np.array([[True, True, True], [True, True, False], [False, False, True]]), np.array([1, 1, 50]), 5)
+    >>> needed = np.array([[True, True, True], [True, True, False], [False, False, True]])
+    >>> grouped_stretches(needed, np.array([1, 1, 50]), 5)
     [(0, 2), (2, 3)]
     """
     count = len(lengths)
