@@ -40,7 +40,7 @@ from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.model.tokens.encode import batch_of, encode_rows
-from headwise.scores.gates.fit import Fit, FitSettings, fit_gates, random_logits, regulariser
+from headwise.scores.gates.fit import Fit, FitSettings, fit_logits, random_logits, regulariser
 from headwise.scores.gates.gating import FITS, LABELS, one_fit, role_labels
 from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.scores.gates.row_gradients import batches as example_batches
@@ -122,7 +122,7 @@ class Ours:
         settings = FitSettings(
             updates=len(batches), batch=len(batches[0]), rate=self.settings.rate, stop=None
         )
-        fit = fit_gates(gradients, self.start[None], self.model.exists, settings, sign=1, advance=advance)
+        fit = fit_logits(gradients, self.start[None], self.model.exists, settings, sign=1, advance=advance)
         return seconds, fit.objective[:, 0].tolist()
 
 

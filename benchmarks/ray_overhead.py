@@ -74,7 +74,7 @@ def driver_load(place: Path) -> dict[str, float]:
     import pandas as pd
 
     from headwise.runs import Job, RunFolder, compute, step
-    from headwise.runs.executors.ray_executor import RayExecutor
+    from headwise.runs.ray_executor import RayExecutor
 
     @step(cost=lambda draw: 1)
     def stub(job: Job, draw: int) -> pd.DataFrame:

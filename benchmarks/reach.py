@@ -37,7 +37,7 @@ from headwise.studies.reach.kept import (
     far_points,
     measure_kept,
 )
-from headwise.studies.reach.study import text_task
+from headwise.tasks.plain_text import text_by_position
 
 THRESHOLD = 0.9
 LEARNED, ATTENTION, RANDOM, MATCHED = "nested", "attention mass", "random", "random_layer"
@@ -257,7 +257,9 @@ class Bench:
 
     def text(self) -> dict[str, Any]:
         """Cross-entropy of plain text by position: all heads, the needed ones, none."""
-        task = text_task(self.model, self.args.text, self.args.length, self.args.n_text, self.args.seed)
+        task = text_by_position(
+            self.model.tokens, self.args.text, self.args.length, self.args.n_text, self.args.seed
+        )
         count = self.result[GROUPS]["needed_far"]
         kept = self.measured(GROUPS, task, [0, count, len(self.cache.groups)], "mean_logprob")
         rows: dict[str, Any] = {"far": count}

@@ -15,6 +15,7 @@ import torch
 
 import headwise as hw
 from headwise.charts import style
+from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
 
 REPOSITORY = Path(__file__).parent.parent
@@ -36,6 +37,21 @@ def make_word_tokenizer(words=WORDS):
         bos_token="<s>",
         eos_token="</s>",
     )
+
+
+def word_model(family="llama", name=None, load=None, **config):
+    """A tiny random model of a family that reads the words of the tests. load: options of `hw.load`."""
+    tokenizer = make_word_tokenizer()
+    hf = tiny_model(family, vocab_size=len(tokenizer), **config)
+    return hw.load(hf, tokenizer=tokenizer, name=name or family, **(load or {}))
+
+
+def saved_word_model(place: Path, family="llama", **config) -> Path:
+    """The same as a folder that `save_pretrained` writes."""
+    tokenizer = make_word_tokenizer()
+    tiny_model(family, vocab_size=len(tokenizer), **config).save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
 
 
 PANIC = "a" * 40 + "b"

@@ -15,9 +15,8 @@ import typer
 import headwise as hw
 from headwise.cli.app import app
 from headwise.explorer.requests import Gated
-from headwise.model.verify.tiny import tiny_model
 from headwise.studies.base import studies
-from helpers import REPOSITORY, make_word_tokenizer, word_task
+from helpers import REPOSITORY, word_model, word_task
 
 PAGE = REPOSITORY / "docs" / "one-voice.md"
 WORDS = {
@@ -304,11 +303,7 @@ def page(found):
 
 def small():
     """Two tiny random models and a task."""
-    tokenizer = make_word_tokenizer()
-    models = [
-        hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=tokenizer, name=name)
-        for name in ("base", "tuned")
-    ]
+    models = [word_model("llama", name=name) for name in ("base", "tuned")]
     return *models, word_task(16)
 
 

@@ -10,8 +10,7 @@ import threading
 
 import pytest
 
-from headwise.model.verify.tiny import tiny_model
-from helpers import make_word_tokenizer
+from helpers import saved_word_model
 
 
 @pytest.fixture
@@ -40,9 +39,7 @@ def cache(tmp_path):
     commit = "0123456789012345678901234567890123456789"
     repository = tmp_path / "hub" / "models--owner--kept"
     snapshot = repository / "snapshots" / commit
-    tokenizer = make_word_tokenizer()
-    tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(snapshot)
-    tokenizer.save_pretrained(snapshot)
+    saved_word_model(snapshot, "llama")
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     return tmp_path / "hub"

@@ -141,7 +141,7 @@ def test_every_tool_answers_on_a_small_model_with_the_numbers_of_python_and_ever
     model = hw.load(place, device="cpu")
     find, test = hw.task("induction", 24, model=model).halves()
     few = "heads are replaced by their mean output over 12 examples; a steady mean needs 16"
-    how = {"task": "induction", "n": 24}
+    options = {"task": "induction", "n": 24}
 
     async def session():
         async with connected("--model", f"tiny={place}", "--device", "cpu") as client:
@@ -149,31 +149,31 @@ def test_every_tool_answers_on_a_small_model_with_the_numbers_of_python_and_ever
             assert len(preview["examples"]) == 3
             for reference, notices in (("zero", []), ("mean", [few])):
                 found = await answer(
-                    client, "edges", into=["L3H1"], method="exact", reference=reference, **how
+                    client, "edges", into=["L3H1"], method="exact", reference=reference, **options
                 )
                 here = hw.edges(model, find, "exact", into="L3H1", reference=reference, progress=False)
                 largest = here.top(1).table().iloc[0]
                 assert found["rows"][0]["sender"] == largest["sender"]
                 assert found["rows"][0]["score"] == pytest.approx(largest["score"], rel=1e-4)
                 assert [said for said in found["notices"] if "steady mean" in said] == notices
-                card = await answer(client, "card", head="L3H1", half="find", reference=reference, **how)
+                card = await answer(client, "card", head="L3H1", half="find", reference=reference, **options)
                 same = hw.card(model, "L3H1", find, reference=reference, progress=False).table("scores")
                 scores = [row["score"] for row in card["tables"]["scores"]]
                 assert scores == pytest.approx(same["score"].tolist(), rel=1e-4)
                 assert (card["n"], card["reference"], card["half"]) == (12, reference, "find")
-            lost = await answer(client, "measure", keep=[], controls=1, reference="patch", **how)
+            lost = await answer(client, "measure", keep=[], controls=1, reference="patch", **options)
             plain = hw.measure(model, test, keep=[], reference="patch", progress=False)
             assert lost["effect"] == pytest.approx(plain.effects.mean(), rel=1e-4)
-            kept = await answer(client, "measure", keep=["L3H1", "L0H2"], controls=4, **how)
+            kept = await answer(client, "measure", keep=["L3H1", "L0H2"], controls=4, **options)
             assert kept["as_good"] == sum(left <= kept["effect"] for left in kept["controls"])  # less is lost
-            gone = await answer(client, "measure", ablate=["L3H1", "L0H2"], controls=4, **how)
+            gone = await answer(client, "measure", ablate=["L3H1", "L0H2"], controls=4, **options)
             assert gone["as_good"] == sum(lost >= gone["effect"] for lost in gone["controls"])
             assert (kept["keep"], kept["ablate"], gone["ablate"]) == (
                 ["L3H1", "L0H2"],
                 None,
                 ["L3H1", "L0H2"],
             )
-            verdict = await answer(client, "certify", heads=["L3H1", "L0H2"], **how)
+            verdict = await answer(client, "certify", heads=["L3H1", "L0H2"], **options)
             same = hw.certify(model, test, ["L3H1", "L0H2"], quick=True, progress=False)
             assert verdict["sentence"] == same.sentence
             assert few in verdict["notices"]

@@ -68,8 +68,8 @@ def test_gates_without_examples_put_zeros_in_and_with_reference_prompts_their_me
     prompts = [example.prompt for example in task]
     ids = model.tokens(prompts[0])
 
-    def logits(**how):
-        with model.gated(ablate=SOME, **how):
+    def logits(**options):
+        with model.gated(ablate=SOME, **options):
             return plain_logits(model, ids)
 
     assert torch.equal(logits(), logits(reference="zero"))
@@ -77,8 +77,8 @@ def test_gates_without_examples_put_zeros_in_and_with_reference_prompts_their_me
     assert torch.equal(mean, logits(reference="mean", reference_prompts=prompts))
     assert not torch.allclose(mean, logits())
     written_with = {
-        given: hw.generate(model, prompts[:2], ablate=SOME, max_new_tokens=1, **QUIET, **how).reference
-        for given, how in (("no", {}), ("prompts", {"reference_prompts": prompts}))
+        given: hw.generate(model, prompts[:2], ablate=SOME, max_new_tokens=1, **QUIET, **options).reference
+        for given, options in (("no", {}), ("prompts", {"reference_prompts": prompts}))
     }
     assert written_with == {"no": "zero", "prompts": "mean"}
     assert hw.generate(model, prompts[:2], max_new_tokens=1, **QUIET).reference == ""
@@ -100,8 +100,8 @@ def test_direct_counts_the_whole_output_unless_a_reference_is_given_in_python_an
     file = written(task, tmp_path / "words.jsonl")
     examples = hw.task(file, model=model)
     whole, zero, mean = (
-        hw.score(model, examples, "direct", **how, **QUIET)
-        for how in ({}, {"reference": "zero"}, {"reference": "mean"})
+        hw.score(model, examples, "direct", **options, **QUIET)
+        for options in ({}, {"reference": "zero"}, {"reference": "mean"})
     )
     np.testing.assert_array_equal(whole.examples, zero.examples)
     assert not np.allclose(whole.values, mean.values)
@@ -119,14 +119,14 @@ def test_direct_counts_the_whole_output_unless_a_reference_is_given_in_python_an
 
 def test_a_mean_over_fewer_than_16_examples_is_announced_once_and_over_16_not(models, caplog):
     model, *_ = models
-    said = "heads are replaced by their mean output over {} examples; a steady mean needs 16"
+    message = "heads are replaced by their mean output over {} examples; a steady mean needs 16"
     warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         hw.measure(model, word_task(16), ablate=SOME, **QUIET)
         assert "mean output" not in caplog.text
         for _ in range(2):
             hw.measure(model, word_task(15), ablate=SOME, **QUIET)
-        assert caplog.messages.count(said.format(15)) == 1
+        assert caplog.messages.count(message.format(15)) == 1
         hw.measure(model, word_task(5), ablate=SOME, reference="zero", **QUIET)
     assert caplog.text.count("mean output") == 1
 

@@ -81,9 +81,9 @@ def test_a_wheel_is_built_and_runs_from_where_it_is_installed(wheels, tmp_path):
     assert wheels[0].stat().st_size < 2_000_000
     install(wheels[0], tmp_path)
     code = "import headwise; print(headwise.__file__); from headwise.cli.list import list_; list_('families')"
-    said = from_installed(tmp_path, code)
-    assert said.startswith(str(tmp_path))
-    assert "llama\treached" in said
+    message = from_installed(tmp_path, code)
+    assert message.startswith(str(tmp_path))
+    assert "llama\treached" in message
 
 
 def test_the_companions_are_found_from_their_own_wheel_and_missed_in_one_sentence_without_it(
@@ -101,9 +101,9 @@ except HeadwiseError as error:
     print(error, companions())
 """
     zipfile.ZipFile(wheels[0]).extractall(tmp_path)  # as pip does it
-    said = from_installed(tmp_path, code)
-    assert "smollm2-sparse is in a package of its own, headwise-companions, which is not installed" in said
-    assert said.endswith("{}\n")
+    message = from_installed(tmp_path, code)
+    assert "smollm2-sparse is in a package of its own, headwise-companions, which is not installed" in message
+    assert message.endswith("{}\n")
     install(wheels[1], tmp_path)
     place = tmp_path / "headwise_companions"
     assert from_installed(tmp_path, code).splitlines() == [

@@ -18,9 +18,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads.heads_file import load_order
 from headwise.model.load.gguf import read_header
 from headwise.model.tokens.text import check_growth
-from headwise.model.verify.tiny import tiny_model
 from headwise.stats import smallest_p, too_few
-from helpers import word_task
+from helpers import saved_word_model, word_task
 
 ESCAPE = "\x1b]0;owned\x07"
 
@@ -84,9 +83,8 @@ def test_groups_of_a_scores_file_are_names(tiny, tmp_path):
         hw.Scores.load(path)
 
 
-def test_a_folder_with_a_link_for_an_adapter_is_refused(word_tokenizer, tmp_path):
-    tiny_model("llama", vocab_size=len(word_tokenizer)).save_pretrained(tmp_path)
-    word_tokenizer.save_pretrained(tmp_path)
+def test_a_folder_with_a_link_for_an_adapter_is_refused(tmp_path):
+    saved_word_model(tmp_path, "llama")
     (tmp_path / "adapter_config.json").symlink_to("/dev/zero")
     with pytest.raises(HeadwiseError, match="adapter"):
         hw.load(tmp_path, device="cpu")

@@ -85,13 +85,13 @@ def checked(call: Callable[..., Any]) -> Callable[..., Any]:
             bound = signature.bind(*args, **options)
         except TypeError:  # Python says what is wrong
             return call(*args, **options)
-        known = {
+        arguments = {
             name: value
             for name, value in bound.arguments.items()
             if name in Arguments.model_fields and (value is not None or parameters[name].default is not None)
         }
-        plain = Arguments(**known)
-        bound.arguments.update({name: getattr(plain, name) for name in known})
+        plain = Arguments(**arguments)
+        bound.arguments.update({name: getattr(plain, name) for name in arguments})
         return call(*bound.args, **bound.kwargs)
 
     return with_checks

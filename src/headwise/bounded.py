@@ -156,8 +156,8 @@ def _record_batch(message: memoryview) -> tuple[int, list[int]]:
     def field(table: int, index: int) -> int:
         """Where a field of a table is; 0 where it was left out."""
         vtable = table - _number(message, table, 4)
-        known = 4 + 2 * index < _number(message, vtable, 2)
-        offset = _number(message, vtable + 4 + 2 * index, 2) if known else 0
+        is_present = 4 + 2 * index < _number(message, vtable, 2)
+        offset = _number(message, vtable + 4 + 2 * index, 2) if is_present else 0
         return table + offset if offset else 0
 
     def follow(place: int) -> int:

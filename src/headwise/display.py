@@ -50,10 +50,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def shortened(text: str, longest: int = 80) -> str:
+def cut_in_the_middle(text: str, longest: int = 80) -> str:
     """A text cut in the middle, so that its beginning and its end can be read.
 
-    >>> shortened("abcdefghij", 7)
+    >>> cut_in_the_middle("abcdefghij", 7)
     'abc…hij'
     """
     if len(text) <= longest:

@@ -64,8 +64,8 @@ def first_line(error: BaseException, longest: int = 300) -> str:
 def out_of_memory(error: BaseException) -> bool:
     """Whether an accelerator or the machine itself had no room left; needs no torch, which may be what had none."""
     words = r"allocate memory|bad_alloc|failed to map segment|can't start new thread"
-    known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return known or re.search(words, str(error)) is not None
+    is_memory_error = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return is_memory_error or re.search(words, str(error)) is not None
 
 
 @contextmanager

@@ -62,9 +62,10 @@ class Registry(Generic[T]):
         self.patterns = patterns
         self._entries: dict[str, T] = {}
 
-    def add(self, name: str, entry: T) -> None:
-        """Make `entry` known under `name`; a second one of the same name replaces it."""
+    def add(self, name: str, entry: T) -> T:
+        """Make `entry` known under `name`, and give it back; a second one of the same name replaces it."""
         self._entries[name] = entry
+        return entry
 
     def decorator(self, name: str, entry: Callable[[F], T]) -> Callable[[F], F]:
         """Makes what `entry` makes of a function known under `name`."""
@@ -88,10 +89,10 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """The entry of this name, or an error that names the nearest one."""
-        known = self.all()
-        if not isinstance(name, str) or name not in known:
-            raise unknown(self.kind, name, known)
-        return known[name]
+        entries = self.all()
+        if not isinstance(name, str) or name not in entries:
+            raise unknown(self.kind, name, entries)
+        return entries[name]
 
     @contextmanager
     def restored(self) -> Iterator[None]:

@@ -147,9 +147,9 @@ def one_of(what: str, names: Callable[[], Iterable[str]]) -> AfterValidator:
     """A name among those that there are; `names` is asked when a value is checked, so that plug-ins count."""
 
     def check(value: str) -> str:
-        known = list(names())
-        if value not in known:
-            raise unknown(what, value, known)
+        valid = list(names())
+        if value not in valid:
+            raise unknown(what, value, valid)
         return value
 
     return AfterValidator(check)

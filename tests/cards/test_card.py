@@ -10,12 +10,12 @@ import torch
 
 import headwise as hw
 from headwise.cards.measured import RANDOM, pattern_table
-from headwise.cards.tokens import TokenReader, prompts_of
+from headwise.cards.tokens import TokenReader, answer_prompts
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
-from helpers import HeadsByHook, plain_logits, run_on, word_task
+from helpers import HeadsByHook, plain_logits, run_on, word_model, word_task
 
 HOSTILE = "<script>window.broken=1</script>"
 
@@ -30,15 +30,13 @@ def named(table, **which):
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma", "olmo2", "granite"])
-def test_the_answers_logits_are_those_of_direct_logit_attribution(family, word_tokenizer):
+def test_the_answers_logits_are_those_of_direct_logit_attribution(family):
     """The card multiplies a head's output forwards, the method `direct` reads the answers' direction backwards."""
-    model = hw.load(
-        tiny_model(family, vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name=family, bos=False
-    )
+    model = word_model(family, load={"bos": False})
     task = word_task(4, equal_length=False)
     direct = hw.score(model, task, "direct", reference="zero")
     for head in (Head(0, 1), Head(3, 2)):
-        tokens = TokenReader(model, prompts_of(model, task)).output_table(head)
+        tokens = TokenReader(model, answer_prompts(model, task)).output_table(head)
         answers = {
             kind: named(tokens, kind=kind).set_index("example")["logit"] for kind in ("target", "foil")
         }
@@ -64,7 +62,7 @@ def ov_logits_by_hand(tiny, head, token, scale):
 def test_the_ov_weights_are_embedding_values_output_projection_and_unembedding(tiny, head):
     with torch.no_grad():
         tiny.hf.model.norm.weight.copy_(torch.linspace(0.5, 1.5, 32))
-    prompts = prompts_of(tiny, word_task(3))
+    prompts = answer_prompts(tiny, word_task(3))
     scales = []
     for prompt in prompts:
         seen = []
@@ -88,7 +86,7 @@ def test_the_ov_weights_are_embedding_values_output_projection_and_unembedding(t
 
 
 def test_lists_are_sorted_and_ranks_count_from_the_most_promoted(tiny):
-    tokens = TokenReader(tiny, prompts_of(tiny, word_task(2))).output_table(Head(1, 1))
+    tokens = TokenReader(tiny, answer_prompts(tiny, word_task(2))).output_table(Head(1, 1))
     for _, rows in tokens.groupby("example"):
         up, down = named(rows, kind="promoted"), named(rows, kind="suppressed")
         assert up["rank"].tolist() == list(range(1, 11))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise.certificates.refits import Fit, Plan, half_samples
+from headwise.certificates.refits import RankingFit, RefitPlan, half_samples
 from planted import CHAINS, EITHER, cats_and_dogs, chain_model
 
 SHORT = {"seeds": 1, "rows": 1000}
@@ -125,7 +125,7 @@ def test_what_is_not_ranked_again_says_why(both, options, reasons):
 
 def test_the_plan_counts_the_rows_of_every_fit_and_the_call_says_them_first(both, capsys):
     find, test = sides(40)
-    plan = Plan(
+    plan = RefitPlan(
         finding=find,
         chosen=sorted(CHAINS),
         method="nested",
@@ -134,7 +134,7 @@ def test_the_plan_counts_the_rows_of_every_fit_and_the_call_says_them_first(both
         alternatives=2,
         beside=("random",),
     )
-    fits: list[Fit] = []
+    fits: list[RankingFit] = []
     plan.carried_out(lambda some: fits.extend(some) or [sorted(CHAINS)] * len(some))
     assert Counter(fit.method for fit in fits) == {"nested": 5, "random": 1}
     trained = 3 * SHORT["seeds"] * SHORT["rows"]  # a backward pass is worth two forward ones

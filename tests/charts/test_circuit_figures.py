@@ -46,7 +46,8 @@ def pairs(tasks=TASKS, names=(("GPT-2", "Sparse GPT-2"), ("OLMo-7B", "Sparse OLM
         curves.append(curve(names[pair][0], task, total, total, "random"))
         row = {"pair": pair, "task": task, "compared": "dense/sparse", "model": names[pair][0]}
         k, other = (0.9 * knee for knee in knees)
-        ratios.append({**row, "k": k, "other_k": other, "ratio": k / other, "lo": 0.4, "hi": 3.0})
+        sizes = {"k": k, "other_k": other, "stays": k, "other_stays": other, "stays_ratio": k / other}
+        ratios.append({**row, **sizes, "ratio": k / other, "stays_lo": 0.4, "stays_hi": 3.0})
     return pd.concat(curves), pd.DataFrame(members), pd.DataFrame(ratios)
 
 
@@ -84,7 +85,7 @@ def test_one_panel_per_task_with_the_curves_of_the_tables():
 def test_the_segment_joins_the_curves_at_the_threshold_and_says_the_ratio():
     curves, members, ratios = pairs()
     panels = drawn(figure(explained_chart(curves, members=members, ratios=ratios)))
-    said = []
+    messages = []
     for panel, row in zip(panels, ratios.itertuples(), strict=True):
         segment = next(line for line in panel.lines if to_hex(line.get_color()) == "#000000")
         assert segment.get_linestyle() == "--"
@@ -95,8 +96,8 @@ def test_the_segment_joins_the_curves_at_the_threshold_and_says_the_ratio():
             x = row.k if label == row.model else row.other_k
             assert np.interp(x, line.get_xdata(), line.get_ydata()) == pytest.approx(0.9, abs=0.02)
         (text,) = panel.texts
-        said.append(text.get_text())
-    assert said == ["0.5x\n[0.4, 3.0]", "2.0x\n[0.4, 3.0]", "2.0x\n[0.4, 3.0]", "2.0x\n[0.4, 3.0]"]
+        messages.append(text.get_text())
+    assert messages == ["0.5x\n[0.4, 3.0]", "2.0x\n[0.4, 3.0]", "2.0x\n[0.4, 3.0]", "2.0x\n[0.4, 3.0]"]
 
 
 def test_one_model_is_drawn_without_a_ratio():

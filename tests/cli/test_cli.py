@@ -371,10 +371,10 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder, tmp_path):
     while process.is_alive():
         os.kill(process.pid, signal.SIGINT)
         process.join(8)  # Python drops an interrupt that arrives in a destructor; people press again
-    said = (tmp_path / "said").read_text()
-    assert process.exitcode == 1, said
-    assert "the same command resumes" in said
-    assert "Traceback" not in said
+    message = (tmp_path / "said").read_text()
+    assert process.exitcode == 1, message
+    assert "the same command resumes" in message
+    assert "Traceback" not in message
     assert json.loads((tmp_path / "run/run.json").read_text())["status"] == "interrupted"
 
 
@@ -432,10 +432,10 @@ def test_an_error_ends_in_one_line_of_ours(error, code, last, monkeypatch, here)
 def test_what_transformers_says_about_a_report_that_nobody_sees_is_not_passed_on():
     from headwise.errors import first_line
 
-    said = first_line(
+    message = first_line(
         RuntimeError("You set `x` to `False`, thus raising an error. look at the above report!")
     )
-    assert said == "its tensors are not those that its config.json describes"
+    assert message == "its tensors are not those that its config.json describes"
 
 
 def test_fresh_with_a_mistake_in_the_settings_leaves_the_earlier_run_where_it_is(folder, tmp_path, here):

@@ -19,29 +19,26 @@ from headwise.cli.app import main
 from headwise.cli.demo import explored
 from headwise.explorer.explorer import Explorer
 from headwise.explorer.server import Server
-from headwise.model.verify.tiny import tiny_model
-from helpers import forked_command, make_word_tokenizer
+from helpers import forked_command, saved_word_model
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A checkpoint of a tiny model."""
     place = tmp_path_factory.mktemp("models") / "tiny"
-    tokenizer = make_word_tokenizer()
-    tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512).save_pretrained(place)
-    tokenizer.save_pretrained(place)
+    saved_word_model(place, "llama", max_position_embeddings=512)
     return place
 
 
 def test_the_command_prints_an_address_that_answers_and_ctrl_c_ends_it_cleanly(folder, tmp_path):
     process = forked_command(tmp_path / "said", "explore", folder, "--no-browser", "--device", "cpu")
     try:
-        said = ""
-        while not (found := re.search(r"http://127\.0\.0\.1:\d+/[\w-]{16,}/(?=\s)", said)):
-            assert process.is_alive(), said
+        message = ""
+        while not (found := re.search(r"http://127\.0\.0\.1:\d+/[\w-]{16,}/(?=\s)", message)):
+            assert process.is_alive(), message
             time.sleep(0.05)
-            said = (tmp_path / "said").read_text() if (tmp_path / "said").exists() else ""
-        assert "explorer of tiny" in said
+            message = (tmp_path / "said").read_text() if (tmp_path / "said").exists() else ""
+        assert "explorer of tiny" in message
         page = urllib.request.urlopen(found[0], timeout=60).read().decode()  # noqa: S310
         assert "<title>headwise explorer</title>" in page
         os.kill(process.pid, signal.SIGINT)
@@ -49,9 +46,9 @@ def test_the_command_prints_an_address_that_answers_and_ctrl_c_ends_it_cleanly(f
     finally:
         process.kill()
     assert process.exitcode == 0
-    said = (tmp_path / "said").read_text()
-    assert said.strip().endswith("stopped")
-    assert "Traceback" not in said
+    message = (tmp_path / "said").read_text()
+    assert message.strip().endswith("stopped")
+    assert "Traceback" not in message
 
 
 def test_the_browser_is_given_a_page_that_only_its_user_can_read_and_no_token(folder, monkeypatch, capsys):
@@ -100,9 +97,9 @@ def test_another_address_than_this_machine_needs_an_explicit_flag(folder, refuse
 
 
 def test_a_model_that_does_not_exist_is_refused_in_a_sentence(tmp_path, refused):
-    said = refused(tmp_path / "nothing", "--no-browser")
-    assert f"headwise: there is no file or folder {tmp_path / 'nothing'}" in said
-    assert "Traceback" not in said
+    message = refused(tmp_path / "nothing", "--no-browser")
+    assert f"headwise: there is no file or folder {tmp_path / 'nothing'}" in message
+    assert "Traceback" not in message
 
 
 def test_the_demo_names_the_run_with_circuits(tmp_path):

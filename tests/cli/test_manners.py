@@ -46,8 +46,8 @@ def here(monkeypatch, capsys, tmp_path):
                 main()
         finally:
             logger.removeHandler(handler)
-        said = capsys.readouterr()
-        return SimpleNamespace(returncode=ended.value.code or 0, stdout=said.out, stderr=said.err)
+        message = capsys.readouterr()
+        return SimpleNamespace(returncode=ended.value.code or 0, stdout=message.out, stderr=message.err)
 
     return run
 
@@ -121,12 +121,12 @@ def test_a_number_of_examples_has_the_same_two_names_in_every_command(here):
 
 def test_options_are_in_groups_in_one_order(here):
     for command in ("score", "run"):
-        said = here(command, "-h").stdout
+        message = here(command, "-h").stdout
         positions = [
-            said.index(f"─ {panel} ─") for panel in PANELS if panel != "Model" or "─ Model ─" in said
+            message.index(f"─ {panel} ─") for panel in PANELS if panel != "Model" or "─ Model ─" in message
         ]
         assert positions == sorted(positions)
-        data = said[said.index("─ Data ─") : said.index("─ What to compute ─")]
+        data = message[message.index("─ Data ─") : message.index("─ What to compute ─")]
         assert "--limit" in data
         assert "-n" in data
         assert "--seed" in data
@@ -136,11 +136,11 @@ def test_options_are_in_groups_in_one_order(here):
 def test_the_help_of_a_study_lists_its_settings_and_the_plain_help_does_not(here):
     from headwise.studies.masking.settings import MaskingSettings
 
-    said = here("run", "masking", "--help").stdout
+    message = here("run", "masking", "--help").stdout
     listed = here("list", "settings", "masking")
     rows = [line.split("\t") for line in listed.stdout.splitlines()]
     assert {name for name, *_ in rows[1:]} == set(MaskingSettings.model_fields)
-    assert listed.stdout in said
+    assert listed.stdout in message
     assert "intervene_k" not in here("run", "--help").stdout
     assert "fit.updates" not in listed.stdout
 
@@ -446,11 +446,11 @@ def test_the_demo_says_what_is_not_installed_before_anything_is_computed(pretend
     )
     done = here("demo")
     assert done.returncode == 1
-    said = done.stdout.splitlines()
-    (line,) = [line for line in said if "is left out" in line]
+    message = done.stdout.splitlines()
+    (line,) = [line for line in message if "is left out" in line]
     assert "masking" in line
     assert "pip install 'headwise[similarity]'" in line
-    assert said.index(line) < said.index("1 of 5: functions")
+    assert message.index(line) < message.index("1 of 5: functions")
     assert carried_out == ["functions", "roles", "circuits", "prompts"]
     assert reports == [carried_out]
 

@@ -16,9 +16,8 @@ import headwise as hw
 from explore.conftest import PROMPT
 from headwise.explorer.explorer import Explorer
 from headwise.explorer.worker import Job
-from headwise.model.verify.tiny import tiny_model
 from headwise.report import write_report
-from helpers import make_word_tokenizer
+from helpers import word_model
 from report.conftest import HOSTILE, finished_run, score_table
 from report.test_browser import browser, pytestmark, serious_faults  # noqa: F401 - the browser, and why there is none
 
@@ -26,9 +25,7 @@ from report.test_browser import browser, pytestmark, serious_faults  # noqa: F40
 @pytest.fixture(scope="module")
 def model():
     """A tiny model whose name is an attack."""
-    tokenizer = make_word_tokenizer()
-    hf = tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512)
-    return hw.load(hf, tokenizer=tokenizer, name=HOSTILE)
+    return word_model("llama", name=HOSTILE, max_position_embeddings=512)
 
 
 @pytest.fixture(scope="module")
@@ -366,8 +363,8 @@ def test_is_this_real_shows_progress_and_an_answer(page, monkeypatch):
     page.click("#check")
     until(page, "document.getElementById('real').textContent !== ''")
     assert page.locator("#progress").is_hidden()
-    said = page.locator("#real").inner_text()
-    assert "held-out examples of ioi" in said or "does not" in said or "token" in said
+    message = page.locator("#real").inner_text()
+    assert "held-out examples of ioi" in message or "does not" in message or "token" in message
 
 
 def test_an_error_is_shown_and_goes_away_with_the_next_answer(page):

@@ -268,10 +268,10 @@ def command_line(draw: random.Random, place: Path) -> str:
 
 
 def _word(draw: random.Random) -> str:
-    said = draw.choice(
+    message = draw.choice(
         (*WORDS, "smollm3", "ioi", "1", "-1", "n=3", "a.b=[", "hub:", "hub:a:b:c:d", "~nobody/x", "*")
     )
-    return said.replace("\0", "\\0").replace("\ud800", "")[:500]
+    return message.replace("\0", "\\0").replace("\ud800", "")[:500]
 
 
 def _run_arguments(draw: random.Random, place: Path) -> list[str]:

@@ -45,8 +45,8 @@ class Tally:
     findings: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        said = ", ".join(f"{name} {count}" for name, count in self.outcomes.most_common(6))
-        return f"{self.kind:<14} {self.cases:6} cases, {len(self.findings)} findings ({said})"
+        message = ", ".join(f"{name} {count}" for name, count in self.outcomes.most_common(6))
+        return f"{self.kind:<14} {self.cases:6} cases, {len(self.findings)} findings ({message})"
 
 
 def run(kind: str, case: Case, numbers: Iterator[int] | range, seed: int, place: Path) -> Tally:

@@ -16,8 +16,7 @@ from headwise.cli.app import app
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores, save_order
 from headwise.heads.heads_file import _from_run, read_heads
-from headwise.model.verify.tiny import tiny_model
-from helpers import word_task
+from helpers import saved_word_model, word_task
 
 VALUES = np.array([[0.1, -3.0], [2.0, 0.5]])
 
@@ -147,9 +146,7 @@ def test_least_takes_the_smallest_absolute_scores_first(tmp_path):
 
 def test_an_export_removes_the_least_important_heads_and_measures_what_that_costs(word_tokenizer, tmp_path):
     """Loss and accuracy of the checkpoint beside those that plain transformers gives for it."""
-    hf = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512)
-    hf.save_pretrained(tmp_path / "model")
-    word_tokenizer.save_pretrained(tmp_path / "model")
+    saved_word_model(tmp_path / "model", "llama", max_position_embeddings=512)
     task = word_task(6)
     rows = [{"prompt": e.prompt, "target": e.target, "foils": list(e.foils)} for e in task]
     (tmp_path / "words.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -174,10 +171,8 @@ def test_an_export_removes_the_least_important_heads_and_measures_what_that_cost
             assert (shown != line) is (name in ("cross-entropy", "accuracy"))
 
 
-def test_an_export_can_keep_the_most_helpful_heads_and_remove_all_others(word_tokenizer, tmp_path):
-    hf = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512)
-    hf.save_pretrained(tmp_path / "model")
-    word_tokenizer.save_pretrained(tmp_path / "model")
+def test_an_export_can_keep_the_most_helpful_heads_and_remove_all_others(tmp_path):
+    saved_word_model(tmp_path / "model", "llama", max_position_embeddings=512)
     model, task = hw.load(tmp_path / "model", device="cpu"), word_task(6)
     scored = hw.score(model, task, reference="zero")
     scored.save(tmp_path / "scores.npz")

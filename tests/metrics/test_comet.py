@@ -104,6 +104,6 @@ def test_the_real_program_scores_each_text(tmp_path, monkeypatch):
         {"src": s, "mt": t, "ref": " ".join(r.split())} for s, t, r in zip(gold, texts, full, strict=True)
     ]
     command = [programs / "python", "-c", code, tmp_path / "tiny/checkpoints/model.ckpt", json.dumps(rows)]
-    said = subprocess.run(command, check=True, env=clean, capture_output=True, text=True).stdout
-    singly = json.loads(next(line for line in said.splitlines() if line.startswith("SCORES"))[7:])
+    message = subprocess.run(command, check=True, env=clean, capture_output=True, text=True).stdout
+    singly = json.loads(next(line for line in message.splitlines() if line.startswith("SCORES"))[7:])
     np.testing.assert_allclose(values, singly, rtol=0.02, atol=0.02)

@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 import headwise as hw
 from headwise.cli.app import app
 from headwise.errors import HeadwiseError
-from headwise.model.verify.tiny import tiny_model
 from headwise.report import write_report
 from headwise.runs import read_table
-from helpers import REPOSITORY, make_word_tokenizer, run_on, word_task
+from helpers import REPOSITORY, run_on, word_model, word_task
 from planted import written
 
 KEYS = ["task", "method", "layer", "head"]
@@ -26,19 +25,15 @@ KEYS = ["task", "method", "layer", "head"]
 def runs(tmp_path_factory):
     """Runs that differ from the first in nothing, in the seed, in the ablation type, in the model, in the study."""
     place = tmp_path_factory.mktemp("runs")
-    tokenizer = make_word_tokenizer()
-    models = [
-        hw.load(tiny_model("llama", vocab_size=len(tokenizer), seed=seed), tokenizer=tokenizer, name=name)
-        for seed, name in enumerate(("base", "other"))
-    ]
+    models = [word_model("llama", name=name, seed=seed) for seed, name in enumerate(("base", "other"))]
     file = written(word_task(12), place / "words.jsonl")
-    how = {"tasks": [file], "n": 8, "methods": ["attribution"], "cards": 0, "progress": False}
+    options = {"tasks": [file], "n": 8, "methods": ["attribution"], "cards": 0, "progress": False}
     given = {"base": {}, "same": {}, "seed": {"seed": 1}, "reference": {"reference": "zero"}, "n": {"n": 4}}
     for name, settings in given.items():
-        run_on("score", place / name, models[0], **how | settings)
-    run_on("score", place / "model", models[1], **how)
-    run_on("score", place / "wider", models[0], **how | {"methods": ["attribution", "direct"]})
-    run_on("diff", place / "diff", *models, **how)
+        run_on("score", place / name, models[0], **options | settings)
+    run_on("score", place / "model", models[1], **options)
+    run_on("score", place / "wider", models[0], **options | {"methods": ["attribution", "direct"]})
+    run_on("diff", place / "diff", *models, **options)
     return place
 
 

@@ -14,7 +14,7 @@ from headwise.charts.chart import DARK_PALETTES, PALETTES
 from headwise.charts.section import SECTIONS
 from headwise.report import docs, examples, write_report
 from headwise.runs import read_table
-from headwise.studies.prompts.section import colours
+from headwise.studies.prompts.section import condition_colours
 from headwise.tasks import Example, Task
 from report import small_tables as small
 from report.conftest import finished_run, score_table
@@ -255,7 +255,7 @@ def test_a_table_has_one_unit_and_a_condition_has_one_colour(make_run, tmp_path)
     assert set(by_condition) == {"None", "Mless", "Mful"}
     assert all(len(found) == 1 for found in by_condition.values())
     assert len(set().union(*by_condition.values())) == 3
-    assert colours(["a", "none", "b"])["b"] == colours(["none", "a", "b"])["b"]
+    assert condition_colours(["a", "none", "b"])["b"] == condition_colours(["none", "a", "b"])["b"]
 
 
 def test_masking_has_one_panel_per_metric_and_one_column_per_unit():

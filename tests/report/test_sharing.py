@@ -16,9 +16,8 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.verify.tiny import tiny_model
 from headwise.report import sharing
-from helpers import make_word_tokenizer, run_on, word_task
+from helpers import run_on, word_model, word_task
 from planted import written
 
 SHA = "a" * 40
@@ -100,8 +99,7 @@ def hub():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     place = tmp_path_factory.mktemp("hub")
-    tokenizer = make_word_tokenizer()
-    model = hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=tokenizer, name="tiny")
+    model = word_model("llama", name="tiny")
     file = written(word_task(8), place / "words.jsonl")
     run_on("score", place / "run", model, tasks=[file], n=8, methods=["attribution"], cards=0, progress=False)
     return place / "run"

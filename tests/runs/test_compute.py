@@ -19,8 +19,8 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.runs import Call, Finished, LocalExecutor, RunFolder, Store, read_info, read_table
-from headwise.runs.store import store as store_module
-from headwise.runs.store.store import encode_result
+from headwise.runs import store as store_module
+from headwise.runs.store import encode_result
 from runs.toy_study import Tables, calls, carry_out, run, table_bytes, tables_of
 
 TOY = Path(__file__).parent / "toy_study.py"
@@ -81,11 +81,11 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bytes(tmp_path: Path) -
 @pytest.mark.parametrize(
     "die_at",
     [
-        "runs.store.store:whole_checksum:4",
-        "runs.folder.tables:_fit:9",
+        "runs.store:whole_checksum:4",
+        "runs.tables:_fit:9",
         "files:flush:3",
         "files:fsync_folder:3",
-        "runs.folder.info:write_json:3",
+        "runs.info:write_json:3",
     ],
     ids=[
         "inside a transaction",

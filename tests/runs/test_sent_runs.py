@@ -24,7 +24,7 @@ from headwise.heads import Head
 from headwise.heads.heads_file import read_heads
 from headwise.report import write_report
 from headwise.runs import RunFolder, Store, compute, read_table
-from headwise.runs.store.store import DamagedError
+from headwise.runs.store import DamagedError
 from headwise.tables.columns import encode
 from report.conftest import finished_run, score_table
 
@@ -319,9 +319,9 @@ def test_a_message_with_an_escape_sequence_is_written_out(run, monkeypatch, caps
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    said = "".join(capsys.readouterr())
-    assert "\\x1b[2Jscore" in said
-    assert not {"\x1b", "\x9b", "\x07"} & set(said)
+    message = "".join(capsys.readouterr())
+    assert "\\x1b[2Jscore" in message
+    assert not {"\x1b", "\x9b", "\x07"} & set(message)
 
 
 def test_a_frame_of_a_study_is_what_pandas_reads(run):

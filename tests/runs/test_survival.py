@@ -116,7 +116,7 @@ import runs.toy_study as toy
 from pathlib import Path
 from headwise.cli import app as cli
 from headwise.cli.run import resumable
-from headwise.runs.store import store
+from headwise.runs import store
 def slowly(number):
     print("part", number, flush=True)
     time.sleep(0.2)
@@ -157,7 +157,7 @@ def test_six_fast_ctrl_c_leave_a_true_status_and_no_traceback(tmp_path):
 
 
 def test_ctrl_c_while_a_run_is_closed_waits_until_its_status_is_written(tmp_path, monkeypatch):
-    import headwise.runs.folder.info as module
+    import headwise.runs.info as module
 
     write = module.write_json
 
@@ -364,8 +364,8 @@ def test_the_second_command_on_a_run_folder_says_so_and_exits_with_2(tmp_path):
 
 
 def test_a_clock_that_jumps_changes_nothing_but_the_dates(tmp_path, monkeypatch):
-    from headwise.runs.folder import info as info_module
-    from headwise.runs.store import store as store_module
+    from headwise.runs import info as info_module
+    from headwise.runs import store as store_module
 
     run(tmp_path / "whole", 6)
     leaps = iter([10**9, -(10**9)] * 1000)

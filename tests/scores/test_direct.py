@@ -8,15 +8,12 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
-from helpers import plain_logits, word_task
+from helpers import plain_logits, word_model, word_task
 
 
-def loaded(family, tokenizer, **config):
-    return hw.load(
-        tiny_model(family, vocab_size=len(tokenizer), **config), tokenizer=tokenizer, name=family, bos=False
-    )
+def loaded(family, **config):
+    return word_model(family, load={"bos": False}, **config)
 
 
 def seen_by(module, model, prompt):
@@ -48,8 +45,8 @@ def test_on_a_llama_it_is_the_head_s_columns_then_rms_norm_then_the_unembedding(
                 assert scores.examples[e, layer, head] == pytest.approx(share, abs=1e-5)
 
 
-def test_on_a_gpt2_it_also_takes_off_the_mean(word_tokenizer):
-    model = loaded("gpt2", word_tokenizer)
+def test_on_a_gpt2_it_also_takes_off_the_mean():
+    model = loaded("gpt2")
     with torch.no_grad():
         model.hf.transformer.ln_f.weight.copy_(torch.linspace(0.5, 1.5, 32))
         model.hf.transformer.ln_f.bias.copy_(torch.linspace(-1, 1, 32))
@@ -82,10 +79,10 @@ LAST_ADDITION = {  # the module whose output the last block adds beside attentio
 
 
 @pytest.mark.parametrize("family", LAST_ADDITION)
-def test_the_last_layer_s_shares_are_what_the_stream_loses_without_its_heads(family, word_tokenizer):
+def test_the_last_layer_s_shares_are_what_the_stream_loses_without_its_heads(family):
     """All heads of the last block off, its MLP replayed: the stream before the final norm loses their writes."""
     options = {"residual_multiplier": 0.3, "logits_scaling": 2.0} if family == "granite" else {}
-    model = loaded(family, word_tokenizer, **options)
+    model = loaded(family, **options)
     task = word_task(2)
     scores = hw.score(model, task, "direct", reference="zero")
     block, projection = model.hooks.blocks[-1], model.hooks.sites[-1].projections[0]
@@ -165,9 +162,9 @@ def test_with_a_mean_reference_the_same_share_is_taken_off_at_the_same_scale(tin
         ("qwen3_next", "is not linear in their output"),
     ],
 )
-def test_a_family_that_is_not_linear_is_refused_with_the_part_that_is_not(family, why, word_tokenizer):
+def test_a_family_that_is_not_linear_is_refused_with_the_part_that_is_not(family, why):
     with pytest.raises(HeadwiseError, match=why):
-        hw.score(loaded(family, word_tokenizer), word_task(2), "direct")
+        hw.score(loaded(family), word_task(2), "direct")
 
 
 def test_only_a_difference_of_logits_is_taken_apart(tiny):
@@ -213,8 +210,8 @@ def answers(model, example):
         ("mixtral", {}),
     ],
 )
-def test_heads_mlps_and_embeddings_sum_to_the_logit_difference(family, options, word_tokenizer):
-    model = loaded(family, word_tokenizer, **options)
+def test_heads_mlps_and_embeddings_sum_to_the_logit_difference(family, options):
+    model = loaded(family, **options)
     task = word_task(3, equal_length=False)
     scores = hw.score(model, task, "direct", components=EVERYTHING, reference="zero")
     for e, example in enumerate(task):
@@ -225,9 +222,9 @@ def test_heads_mlps_and_embeddings_sum_to_the_logit_difference(family, options, 
     np.testing.assert_allclose(scores.examples[:, :, :-2], heads.examples, atol=1e-6)
 
 
-def test_what_is_left_in_a_gpt2_are_positions_and_biases(word_tokenizer):
+def test_what_is_left_in_a_gpt2_are_positions_and_biases():
     """Everything else that reaches the stream, through the final norm as it was: the rest, computed by hand."""
-    model = loaded("gpt2", word_tokenizer)
+    model = loaded("gpt2")
     stack = model.hf.transformer
     with torch.no_grad():
         for block in stack.h:
@@ -257,9 +254,9 @@ ADDED = {  # what a block adds beside its heads, the embeddings, and the factors
 
 
 @pytest.mark.parametrize("family", ADDED)
-def test_the_share_of_an_mlp_is_what_its_block_adds_to_the_stream(family, word_tokenizer):
+def test_the_share_of_an_mlp_is_what_its_block_adds_to_the_stream(family):
     """One plain pass with hooks: what the module (or the norm behind it) gives out, through the norm as it was."""
-    model = loaded(family, word_tokenizer, **(GRANITE if family == "granite" else {}))
+    model = loaded(family, **(GRANITE if family == "granite" else {}))
     name, factor, on_logits = ADDED[family]
     norm, blocks = model.hf.model.norm, model.hf.model.layers
     weight = model.hf.lm_head.weight.detach().double()
@@ -312,6 +309,6 @@ def test_with_a_mean_reference_an_mlp_has_the_share_of_what_differs_from_its_mea
         ("bloom", "input", "does not read its embeddings times a number; leave 'input' out"),
     ],
 )
-def test_a_part_that_is_not_added_as_it_is_is_refused(family, kind, why, word_tokenizer):
+def test_a_part_that_is_not_added_as_it_is_is_refused(family, kind, why):
     with pytest.raises(HeadwiseError, match=why):
-        hw.score(loaded(family, word_tokenizer), word_task(2), "direct", components=[kind])
+        hw.score(loaded(family), word_task(2), "direct", components=[kind])

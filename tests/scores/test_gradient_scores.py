@@ -10,8 +10,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.model.verify.tiny import tiny_model
-from helpers import word_task
+from helpers import word_model, word_task
 
 
 @pytest.mark.parametrize("reference", ["zero", "mean", "patch"])
@@ -118,17 +117,15 @@ def test_graddrop_leaves_the_model_as_it_was(tiny):
     assert np.array_equal(hw.score(tiny, word_task(2), "attribution").examples, before)
 
 
-def test_graddrop_refuses_blocks_that_normalise_their_sum(word_tokenizer):
-    hf = tiny_model("openai-gpt", vocab_size=len(word_tokenizer))
-    model = hw.load(hf, tokenizer=word_tokenizer, name="post-norm")
+def test_graddrop_refuses_blocks_that_normalise_their_sum():
+    model = word_model("openai-gpt", name="post-norm")
     with pytest.raises(HeadwiseError, match=r"post-norm: block 0 .* there is no residual path around it"):
         hw.score(model, word_task(2), "attribution", graddrop=True)
 
 
 @pytest.mark.parametrize("family", ["llama", "gptj", "olmo2", "gemma2", "granite", "mpt"])
-def test_graddrop_takes_families_whose_blocks_add(family, word_tokenizer):
-    hf = tiny_model(family, vocab_size=len(word_tokenizer))
-    model = hw.load(hf, tokenizer=word_tokenizer, name=family)
+def test_graddrop_takes_families_whose_blocks_add(family):
+    model = word_model(family)
     scores = hw.score(model, word_task(2), "attribution", graddrop=True)
     assert (scores.values[model.exists] > 0).all()
 

@@ -18,18 +18,13 @@ from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.verify.components import query_groups
 from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
-from helpers import word_task
+from helpers import word_model, word_task
 
 KV = ["kv_heads"]
 REFERENCES = ["zero", "mean", "position_mean", "patch", "resample", "window:2:1"]
 FAMILIES = ["llama", "gemma2", "gpt_oss", "mimo_v2_flash", "falcon", "gpt_bigcode", "gpt2"]
 """Groups of two; a norm after attention; sinks; layers with different groups; one group for all heads, read by a
 projection hook and by the attention function; no groups."""
-
-
-def loaded(family, tokenizer, **fields):
-    hf = tiny_model(family, vocab_size=len(tokenizer), **fields)
-    return hw.load(hf, tokenizer=tokenizer, name=family)
 
 
 def members(model, kv):
@@ -40,8 +35,8 @@ def members(model, kv):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_gate_of_a_key_value_head_is_that_of_its_query_heads(word_tokenizer, family):
-    model, task = loaded(family, word_tokenizer), word_task(4)
+def test_the_gate_of_a_key_value_head_is_that_of_its_query_heads(family):
+    model, task = word_model(family), word_task(4)
     scores = hw.score(model, task, "ablation", reference="mean", components=KV, progress=False)
     engine = Engine(model, task, metric("logit_diff"), reference="mean")
     gates = np.stack([mask_gates(members(model, kv), model.shape) for kv in scores.heads()])
@@ -122,8 +117,8 @@ def test_integrated_scores_sum_to_all_minus_none_and_direct_ones_to_those_of_the
     np.testing.assert_allclose(direct.examples, alone.reshape(4, 4, 2, 2).sum(-1), atol=1e-6)
 
 
-def test_the_direct_score_of_the_only_key_value_head_of_a_layer_is_that_of_all_its_heads(word_tokenizer):
-    model = loaded("mimo_v2_flash", word_tokenizer)
+def test_the_direct_score_of_the_only_key_value_head_of_a_layer_is_that_of_all_its_heads():
+    model = word_model("mimo_v2_flash")
     direct, alone = (
         hw.score(model, word_task(4), "direct", progress=False, **more) for more in ({"components": KV}, {})
     )
@@ -270,11 +265,11 @@ def test_key_value_heads_are_asked_for_alone(tiny, others):
         hw.certify(tiny, word_task(2), ["L0KV0", "L1H1"])
 
 
-def test_families_without_known_groups_are_refused(word_tokenizer):
+def test_families_without_known_groups_are_refused():
     with pytest.raises(HeadwiseError, match=r"latent attention.*leave 'kv_heads' out"):
-        hw.score(loaded("deepseek_v2", word_tokenizer), word_task(2), "ablation", components=KV)
+        hw.score(word_model("deepseek_v2"), word_task(2), "ablation", components=KV)
     with pytest.raises(HeadwiseError, match="reached by a projection hook, where it is not seen which share"):
-        hw.score(loaded("diffllama", word_tokenizer), word_task(2), "ablation", components=KV)
+        hw.score(word_model("diffllama"), word_task(2), "ablation", components=KV)
 
 
 def test_a_key_value_head_that_the_model_does_not_have_is_refused(tiny):

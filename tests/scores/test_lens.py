@@ -9,8 +9,7 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.outputs.stream import stage_logits
-from headwise.model.verify.tiny import tiny_model
-from helpers import plain_logits, word_task
+from helpers import plain_logits, word_model, word_task
 
 GRANITE = {"residual_multiplier": 0.3, "logits_scaling": 2.0, "embedding_multiplier": 3.0}
 FAMILIES = {  # what the model does with the unembedding's output, in the words of its own configuration
@@ -25,9 +24,8 @@ FAMILIES = {  # what the model does with the unembedding's output, in the words 
 }
 
 
-def loaded(family, tokenizer, **config):
-    hf = tiny_model(family, vocab_size=len(tokenizer), **config)
-    return hw.load(hf, tokenizer=tokenizer, name=family, bos=False)
+def loaded(family, **config):
+    return word_model(family, load={"bos": False}, **config)
 
 
 def streams(model, ids):
@@ -48,9 +46,9 @@ def streams(model, ids):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_layer_is_the_final_norm_and_the_unembedding_of_its_stream(family, word_tokenizer):
+def test_each_layer_is_the_final_norm_and_the_unembedding_of_its_stream(family):
     options, end = FAMILIES[family]
-    model = loaded(family, word_tokenizer, **options)
+    model = loaded(family, **options)
     stack = model.hf.get_decoder()
     norm = next(getattr(stack, name) for name in ("norm", "ln_f") if hasattr(stack, name))
     task = word_task(3, equal_length=False)
@@ -67,8 +65,8 @@ def test_each_layer_is_the_final_norm_and_the_unembedding_of_its_stream(family, 
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "gptj", "bloom", "qwen3_next"])
-def test_the_last_layer_is_the_model_itself_to_the_bit(family, word_tokenizer):
-    model = loaded(family, word_tokenizer, **FAMILIES.get(family, ({},))[0])
+def test_the_last_layer_is_the_model_itself_to_the_bit(family):
+    model = loaded(family, **FAMILIES.get(family, ({},))[0])
     ids = torch.tensor([[3, 4, 5, 6, 7], [5, 9, 3, 3, 8]])
     positions = torch.tensor([[4, 1], [3, 3]])
     with torch.no_grad():
@@ -114,9 +112,9 @@ def test_prompts_have_the_likeliest_token_of_every_layer_at_every_position(tiny)
         assert "likeliest next token" in repr(result)
 
 
-def test_a_model_with_several_streams_is_refused(word_tokenizer):
+def test_a_model_with_several_streams_is_refused():
     with pytest.raises(HeadwiseError, match="logit lens is not defined for gemma3n_text"):
-        hw.lens(loaded("gemma3n_text", word_tokenizer), word_task(2))
+        hw.lens(loaded("gemma3n_text"), word_task(2))
 
 
 def test_the_lens_leaves_no_hook_behind(tiny):

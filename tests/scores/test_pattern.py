@@ -10,6 +10,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
+from helpers import word_model
 
 REPEATING = Task(
     "repeating",
@@ -44,9 +45,7 @@ def wanted_keys(kind, ids, query):
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gptj", "gemma2"])
 @pytest.mark.parametrize("kind", ["previous", "duplicate", "induction"])
 def test_patterns_equal_a_loop_over_the_eager_weights(family, kind, word_tokenizer):
-    model = hw.load(
-        tiny_model(family, vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name=family, bos=False
-    )
+    model = word_model(family, load={"bos": False})
     scores = hw.score(model, REPEATING, "pattern", kind=kind)
     for e, example in enumerate(REPEATING):
         ids = model.tokens(example.prompt)

@@ -29,8 +29,8 @@ def scores_of(examples: np.ndarray, groups=None) -> Scores:
 @pytest.mark.parametrize(("n", "heads"), [(6, 270), (8, 40), (10, 270), (13, 270)])
 def test_the_sentence_is_what_the_tests_then_give(n, heads):
     """So many heads of one sign in every example reach q < .05 together, and one fewer does not."""
-    said = stats.too_few(n, heads)
-    together, lone = int(said.split("only if ")[1].split()[0]), int(said.split("needs ")[1].split()[0])
+    message = stats.too_few(n, heads)
+    together, lone = int(message.split("only if ")[1].split()[0]), int(message.split("needs ")[1].split()[0])
     for number, reached in ((together, True), (together - 1, False)):
         values = np.random.default_rng(0).normal(size=(n, heads)) * np.tile([[1], [-1]], (n, 1))[:n]
         values[:, :number] = 1 + np.abs(values[:, :number])

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from headwise.model.sparse import edge_gates as sparse
-from headwise.sparsify import objective
-from headwise.sparsify.objective import Multiplier, excess
+from headwise.sparsify import student as student_module
+from headwise.sparsify.student import Multiplier, excess
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 def test_excess_and_its_slope_equal_plain_autograd(weight, monkeypatch):
-    monkeypatch.setattr(objective, "_AT_ONCE", 40)  # several blocks
+    monkeypatch.setattr(student_module, "_AT_ONCE", 40)  # several blocks
     generator = torch.Generator().manual_seed(0)
     student, dense = (torch.randn(2, 5, 11, generator=generator) for _ in range(2))
     ids = torch.randint(11, (2, 5), generator=generator)

@@ -14,18 +14,16 @@ import pytest
 import headwise as hw
 from headwise.cli.app import main
 from headwise.errors import HeadwiseError
-from headwise.model.verify.tiny import tiny_model
 from headwise.runs import RunFolder, Store, read_info
 from headwise.studies.workbench import Workbench
-from helpers import make_word_tokenizer
+from helpers import word_model
 from runs.toy_study import calls, carry_out, hooks
 
 
 @pytest.fixture(scope="module")
 def bench():
     made = Workbench(progress=False)
-    tokenizer = make_word_tokenizer()
-    made.add(hw.load(tiny_model("llama", vocab_size=len(tokenizer)), tokenizer=tokenizer, name="tiny"))
+    made.add(word_model("llama", name="tiny"))
     return made
 
 
@@ -69,8 +67,8 @@ def test_a_disk_that_is_full_at_the_end_is_a_failure_and_the_steps_are_kept(
 
 
 def test_the_command_line_names_no_report_that_was_not_written(tmp_path, monkeypatch, capsys):
-    said = SimpleNamespace(announce=lambda: None, report=None, notices=[], findings=[])
-    monkeypatch.setattr("headwise.studies.base.run", lambda *_, **__: said)
+    message = SimpleNamespace(announce=lambda: None, report=None, notices=[], findings=[])
+    monkeypatch.setattr("headwise.studies.base.run", lambda *_, **__: message)
     monkeypatch.setattr(sys, "argv", ["headwise", "run", "score", "--out", "r"])
     with pytest.raises(SystemExit):
         main()
@@ -146,10 +144,10 @@ def test_a_small_disk_that_is_really_full_is_one_sentence_and_exit_2(
         with pytest.raises(SystemExit) as ended:
             main()
         printed = capsys.readouterr()
-        said = caplog.text + printed.err
-        assert ended.value.code == 2, said
-        assert "Traceback" not in said
-        assert len([line for line in said.splitlines() if line.startswith("headwise:")]) == 1
+        message = caplog.text + printed.err
+        assert ended.value.code == 2, message
+        assert "Traceback" not in message
+        assert len([line for line in message.splitlines() if line.startswith("headwise:")]) == 1
         assert "is full; everything finished so far is kept" in printed.err
         assert printed.out == ""
         assert read_info(disk / "run")["status"] == "failed"

@@ -11,10 +11,9 @@ import torch
 
 import headwise as hw
 from headwise.heads import heads_of
-from headwise.model.verify.tiny import tiny_model
 from headwise.runs import read_table
 from headwise.tables.frames import by_size
-from helpers import make_word_tokenizer, run_on
+from helpers import run_on, word_model
 from planted import told_apart, written
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -22,9 +21,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 @pytest.fixture(scope="module")
 def base():
-    tokenizer = make_word_tokenizer()
-    hf = tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512)
-    return hw.load(hf, tokenizer=tokenizer, name="base")
+    return word_model("llama", name="base", max_position_embeddings=512)
 
 
 @pytest.fixture(scope="module")

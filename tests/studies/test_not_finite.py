@@ -11,7 +11,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores
 from headwise.model.verify.tiny import tiny_model
-from headwise.runs.folder.info import read_info
+from headwise.runs.info import read_info
 from headwise.studies.workbench import Workbench
 from helpers import WORDS
 
@@ -42,8 +42,8 @@ def data(tmp_path):
 def test_scores_that_one_example_makes_nan_fail_the_run_which_names_it_and_keeps_the_rest(
     bench, data, tmp_path, method
 ):
-    said = rf"{method} on .* every value of scores\.score is NaN or infinite \(example 1\), so there is no result"
-    with pytest.raises(HeadwiseError, match=said):
+    message = rf"{method} on .* every value of scores\.score is NaN or infinite \(example 1\), so there is no result"
+    with pytest.raises(HeadwiseError, match=message):
         hw.run(
             "score",
             tmp_path / "run",

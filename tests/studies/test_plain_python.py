@@ -13,7 +13,7 @@ from headwise.charts.section import SECTIONS, Finding, Section
 from headwise.model.verify.tiny import tiny_model
 from headwise.report import write_report
 from headwise.runs import Job, RunFolder, Store, read_info, read_table, step
-from headwise.runs.store.store import encode_result
+from headwise.runs.store import encode_result
 from headwise.studies.base import STUDIES, Study, carry_out, study
 from headwise.studies.run import Run
 from headwise.studies.settings.shared import StudySettings

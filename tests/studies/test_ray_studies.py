@@ -46,7 +46,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def executor():
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")
-    from headwise.runs.executors.ray_executor import RayExecutor
+    from headwise.runs.ray_executor import RayExecutor
 
     with RayExecutor(workers=2, cores_per_worker=1, progress=False) as started:
         yield started

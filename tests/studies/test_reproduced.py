@@ -116,7 +116,9 @@ def test_the_command_of_a_run_with_a_plug_in_runs(plugged, place, tmp_path):
 def test_a_run_that_was_sent_opens_with_everything_that_it_has(place, tmp_path, monkeypatch, undrawn):
     monkeypatch.chdir(place)
     shared = {"models": ["Mine=my model"], "tasks": ["kinds.jsonl"], "device": "cpu", "progress": False}
-    made = {name: hw.run(name, tmp_path / "here" / name, **shared, **how) for name, how in CALLS.items()}
+    made = {
+        name: hw.run(name, tmp_path / "here" / name, **shared, **options) for name, options in CALLS.items()
+    }
     sent = {name: shutil.copytree(folder.path, tmp_path / "there" / name) for name, folder in made.items()}
     shutil.rmtree(tmp_path / "here")
     monkeypatch.chdir(tmp_path)  # neither the model nor the examples can be found from here

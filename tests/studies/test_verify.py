@@ -17,7 +17,7 @@ from headwise.charts.style import without_figures
 from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
 from headwise.runs import Store, read_info, read_table, write_table
-from headwise.runs.store.store import encode_result
+from headwise.runs.store import encode_result
 from headwise.studies.verify import summary, verify
 from headwise.studies.workbench import Workbench
 

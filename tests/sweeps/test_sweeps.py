@@ -11,7 +11,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.sweeps.curve import Sweep
 from headwise.sweeps.sweep import sweep
-from helpers import word_task
+from helpers import word_model, word_task
 from planted import DENSE, keeping, planted_model, told_apart
 
 
@@ -163,11 +163,9 @@ def test_a_grid_that_is_given_is_one_call_of_the_engine(planted, halves, scores,
     ]  # all heads; the order's k between the ends; 1, 3, 4, 6 and 8 of the controls
 
 
-def test_the_default_grid_has_at_most_25_points_and_the_neighbours_of_the_answer(word_tokenizer):
-    from headwise.model.verify.tiny import tiny_model
+def test_the_default_grid_has_at_most_25_points_and_the_neighbours_of_the_answer():
 
-    hf = tiny_model("llama", vocab_size=len(word_tokenizer), num_hidden_layers=12)
-    model = hw.load(hf, tokenizer=word_tokenizer, name="twelve layers")
+    model = word_model("llama", name="twelve layers", num_hidden_layers=12)
     task = told_apart([model], 12)
     scores = hw.score(model, task, "ablation", reference="patch")
     found = sweep(model, task, scores, controls=())

@@ -186,9 +186,9 @@ def by_hooks(model, example, kept) -> int:
 def test_answers_are_compared_with_those_of_the_whole_model_as_hooks_do(planted):
     task = word_task(10)
     for action in ("keep", "mask"):
-        how = {"k": [0, 2, 4, 16], "reference": "patch", "controls": "random", "draws": 1}
+        options = {"k": [0, 2, 4, 16], "reference": "patch", "controls": "random", "draws": 1}
         swept = sweep(
-            planted, task, DENSE + [str(h) for h in planted.heads() if str(h) not in DENSE], action, **how
+            planted, task, DENSE + [str(h) for h in planted.heads() if str(h) not in DENSE], action, **options
         )
         plain = [by_hooks(planted, example, planted.heads()) for example in task]
         for one in (swept, *swept.controls):
@@ -214,9 +214,9 @@ def test_answers_of_several_tokens_and_examples_without_foils_have_no_agreement(
         replace(one, target=f"{one.target} {i % 3}", foils=(f"{one.foils[0]} tree", " a"))
         for i, one in enumerate(word_task(8))
     ]
-    how = {"controls": (), "k": [0, 3, 6], "reference": "patch"}
+    options = {"controls": (), "k": [0, 3, 6], "reference": "patch"}
     for foils in (lambda one: one.foils, lambda one: ()):
         task = hw.Task("answers", tuple(replace(one, foils=foils(one)) for one in examples), "logprob")
-        swept = sweep(planted, task, DENSE, **how)
+        swept = sweep(planted, task, DENSE, **options)
         assert swept.agrees is None
         assert np.isnan(swept.tracking(3).agreement)

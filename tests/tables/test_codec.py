@@ -12,7 +12,7 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.heads import Edge, Edges, Head, PositionScores, Scores, head_list
 from headwise.runs import Store
-from headwise.runs.store.store import encode_result
+from headwise.runs.store import encode_result
 from headwise.scores.gates.contrastive import Contrast
 from headwise.scores.gates.fit import Fit
 from headwise.scores.interactions.interactions import Interactions

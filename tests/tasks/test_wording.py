@@ -52,8 +52,8 @@ def test_the_order_of_words_is_not_seen():
 
 
 def test_signs_numbers_and_case_are_read_as_written_above_them():
-    assert wording.words("Ana's 12 + 3 = ?") == ["ana", "'", "s", "12", "+", "3", "=", "?"]
-    assert wording.words("Señora_Vega") == ["señora", "vega"]
+    assert wording.lower_case_words("Ana's 12 + 3 = ?") == ["ana", "'", "s", "12", "+", "3", "=", "?"]
+    assert wording.lower_case_words("Señora_Vega") == ["señora", "vega"]
 
 
 def test_texts_of_one_group_are_never_on_both_sides():

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.cards.tokens import Prompt, TokenReader, prompts_of
+from headwise.cards.tokens import Prompt, TokenReader, answer_prompts
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, single_gates
 from headwise.metrics import metric as metric_named
@@ -39,7 +39,7 @@ _SEQUENCES, _HALF = 8, 25
 
 
 @dataclass
-class Measured:
+class HeadTables:
     """The tables of the cards of several heads."""
 
     tables: dict[str, pd.DataFrame]
@@ -60,7 +60,7 @@ def measure_heads(
     reference: str = "mean",
     advance: Callable[[int], None] | None = None,
     **options: Any,
-) -> Measured:
+) -> HeadTables:
     """Everything that the cards of these heads show, except for their scores.
 
     examples: how many examples are shown in each list. metric: by default the task's own. advance: called after each
@@ -72,7 +72,7 @@ def measure_heads(
     engine = Engine(model, task, measured, reference=reference, **options)
     effects = engine.measure(single_gates(heads, model.shape)).effects
     step(1)
-    prompts, notes = prompts_of(model, task), list[str]()
+    prompts, notes = answer_prompts(model, task), list[str]()
     strongest = [np.argsort(-np.abs(np.nan_to_num(of_head)), kind="stable")[:examples] for of_head in effects]
     looked = _optional(notes, "attention", _attention, model, heads, prompts, strongest)
     step(1)
@@ -93,7 +93,7 @@ def measure_heads(
     names = {"model": model.name, "task": task.name}
     there = {name: part for name, part in parts.items() if part is not None and len(part)}
     tables = {name: pd.DataFrame({**names, **part}) for name, part in there.items()}
-    return Measured(tables, effects, measured.name, engine.reference, list(dict.fromkeys(notes)))
+    return HeadTables(tables, effects, measured.name, engine.reference, list(dict.fromkeys(notes)))
 
 
 STEPS = 4

@@ -42,7 +42,7 @@ class Prompt:
     foils: tuple[int, ...]
 
 
-def prompts_of(model: Model, task: Task) -> list[Prompt]:
+def answer_prompts(model: Model, task: Task) -> list[Prompt]:
     """Each example up to the position that predicts its answer."""
     try:
         rows = encode_rows(model.text, task.examples, "pairs")

@@ -103,7 +103,7 @@ class Certificate(Saved):
         states, first = self.states, self.line(SUFFICIENT)
         size = f"{len(self.heads)} of {self.total} heads"
         where = f"of {self.task} in {self.model} under {ablation_name(self.reference)}"
-        effect = f"explained effect {number(first)}, n = {self.n}"
+        effect = f"explained effect {with_interval(first)}, n = {self.n}"
         if self.verdict == REJECTED:
             failed = "; ".join(
                 self._problem(check) for check in (SUFFICIENT, FAMILIES, NECESSARY) if states[check] == FAIL
@@ -115,7 +115,7 @@ class Certificate(Saved):
             return f"Whether {size} are a circuit {where} is undecided: {missing}; more examples can tell."
         farthest = self.line(FAMILIES)
         families = (
-            f", all families (farthest from 1: {farthest['note'].split(',')[0]}, {number(farthest)})"
+            f", all families (farthest from 1: {farthest['note'].split(',')[0]}, {with_interval(farthest)})"
             if states[FAMILIES] == PASS
             else ""
         )
@@ -132,7 +132,7 @@ class Certificate(Saved):
         if state == NOT_TESTED:
             return f"{NAMES[check]} is not tested ({'; '.join(rows['note']) or 'left out'})"
         line = rows[rows["state"] == state].iloc[0]
-        value = number(line)
+        value = with_interval(line)
         words = {
             SUFFICIENT: f"alone they explain {value} of the mean effect",
             FAMILIES: f"the family {str(line['note']).split(',')[0]} has an explained effect of {value}",
@@ -179,7 +179,7 @@ class Certificate(Saved):
                 f"{row['check']} {row['name']}",
                 row["state"],
                 row["measure"],
-                number(row),
+                with_interval(row),
                 row["needed"],
                 row["n"],
                 row["note"],
@@ -204,7 +204,7 @@ def in_words(lines: pd.DataFrame) -> list[str]:
     """Every line of every check as a line of text."""
     return [
         f"  {row['check']:>2} {row['name']:<22} {row['state']:<11} {row['measure']}"
-        + (f": {value}" if (value := number(row)) else "")
+        + (f": {value}" if (value := with_interval(row)) else "")
         + (f" (needed: {row['needed']})" if row["needed"] else "")
         + (f"; {row['note']}" if row["note"] else "")
         for row in lines.to_dict("records")
@@ -216,7 +216,7 @@ def plain(value: float) -> str:
     return "" if np.isnan(value) else f"{value:.3g}"
 
 
-def number(line: Any) -> str:
+def with_interval(line: Any) -> str:
     """Value and interval of a line: "0.91 [0.85, 0.97]"."""
     if np.isnan(line["lo"]):
         return plain(line["value"])

@@ -27,8 +27,8 @@ from headwise.certificates.refits import (
     BESIDE_METHODS,
     REPELLED,
     STABLE_FITS,
-    Fit,
-    Plan,
+    RankingFit,
+    RefitPlan,
     Refits,
     order_of,
 )
@@ -150,7 +150,7 @@ def _ranked_again(bench: Bench, request: Request, progress: Progress) -> Refits:
         )
     methods = [*([] if request.method is None else [request.method]), *request.beside, REPELLED]
     fast = bench.model.device.type != "cpu"
-    plan = Plan(
+    plan = RefitPlan(
         finding=as_task(request.found_on, bench.model, {}),
         chosen=bench.chosen,
         options=usual_options(methods, request.method_options or {}, fast=fast, quick=False),
@@ -160,7 +160,7 @@ def _ranked_again(bench: Bench, request: Request, progress: Progress) -> Refits:
         announce(refits.announcement(bench, plan.finding, 0, plan), progress)
     others = {"components": bench.layout.components} if bench.layout.components != HEADS else {}
 
-    def rank(fits: Sequence[Fit]) -> list[Order]:
+    def rank(fits: Sequence[RankingFit]) -> list[Order]:
         orders = []
         for fit in fits:
             method = method_named(fit.method)

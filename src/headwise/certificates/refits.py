@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headwise import stats
 from headwise.certificates import checks
 from headwise.certificates.checks import ALTERNATIVES, BESIDE, STABLE, Thresholds, row, untested
 from headwise.certificates.reported import Bench
@@ -35,7 +36,7 @@ REPELLED = "nested"
 """The method of check 10: it can be made to pay for heads."""
 
 
-class Fit(NamedTuple):
+class RankingFit(NamedTuple):
     """One ranking that is needed."""
 
     task: Task
@@ -44,7 +45,7 @@ class Fit(NamedTuple):
     options: dict[str, Any]
 
 
-Rank = Callable[[Sequence[Fit]], Sequence[Order]]
+Rank = Callable[[Sequence[RankingFit]], Sequence[Order]]
 """Gives the order of each fit; an empty one where there was no effect to rank heads by."""
 
 
@@ -64,7 +65,7 @@ class Refits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RefitPlan:
     """Which rankings a certificate asks for."""
 
     finding: Task
@@ -78,19 +79,21 @@ class Plan:
     beside: Sequence[str]
     seed: int = 0
 
-    def fits(self) -> list[Fit]:
+    def fits(self) -> list[RankingFit]:
         """Those that do not depend on one another: half-samples, then other methods."""
         options = self.options
         if options.get("rows"):  # half of the examples, each seen as often
             options = options | {"rows": max(1, options["rows"] // 2)}
         halves = [] if self.method is None else half_samples(self.finding, self.stable, self.seed)
-        found = [Fit(half, self.method or "", self.seed + i, options) for i, half in enumerate(halves, 1)]
-        return found + [Fit(self.finding, name, self.seed, self.options) for name in self.beside]
+        found = [
+            RankingFit(half, self.method or "", self.seed + i, options) for i, half in enumerate(halves, 1)
+        ]
+        return found + [RankingFit(self.finding, name, self.seed, self.options) for name in self.beside]
 
-    def repelled(self, avoid: Sequence[Head], number: int) -> Fit:
+    def repelled(self, avoid: Sequence[Head], number: int) -> RankingFit:
         """The fit that pays for these heads."""
         options = self.options | {"avoid": [str(head) for head in dict.fromkeys(avoid)]}
-        return Fit(self.finding, REPELLED, self.seed + number, options)
+        return RankingFit(self.finding, REPELLED, self.seed + number, options)
 
     def carried_out(self, rank: Rank) -> Refits:
         """All of them."""
@@ -116,7 +119,7 @@ class Plan:
         return sum(method_named(fit.method).cost(model, fit.task, reference, fit.options) for fit in fits)
 
 
-def announcement(bench: Bench, task: Task, rows: float, plan: Plan | None) -> str:
+def announcement(bench: Bench, task: Task, rows: float, plan: RefitPlan | None) -> str:
     """What a certificate will cost: forward rows and, from a timed pass, minutes (on idle cores).
 
     rows: beside those of the plan.
@@ -198,21 +201,13 @@ def alternatives(
     found: list[Order] = []
     notes = []
     for order, value in zip(tried, _explained(bench, task, tried), strict=True):
-        overlap = max(jaccard(order, other) for other in (bench.chosen, *found))
+        overlap = max(stats.jaccard(order, other) for other in (bench.chosen, *found))
         good = abs(1 - value) <= thresholds.sufficient and overlap <= MOST_JACCARD
         found += [order] if good else []
         names = _listed(order, np.ones(len(order), dtype=bool), "") if good else "not counted"
         notes.append(f"explained effect {value:.2f}, Jaccard {overlap:.2f}: {names}")
     more: dict[str, Any] = {"n": len(refits.repelled), "note": "; ".join(notes)}
     return [row(ALTERNATIVES, measure, len(found), (np.nan, np.nan), **more)], found
-
-
-def jaccard(one: Sequence[Head], other: Sequence[Head]) -> float:
-    """
-    >>> jaccard([Head(0, 1), Head(2, 3)], [Head(2, 3), Head(4, 5)])
-    0.3333333333333333
-    """
-    return len(set(one) & set(other)) / len(set(one) | set(other))
 
 
 def _explained(bench: Bench, task: Task, sets: Sequence[Order]) -> list[float]:

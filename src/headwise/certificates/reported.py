@@ -65,8 +65,8 @@ class Bench:
         """The same, and where the last of these gates give the whole model's answer `[E]`, if the engine reads it."""
         measured = engine.measure(np.stack(gates))
         self.rows_spent += engine.rows_spent
-        full, told = measured.full[0], measured.second
-        same = None if told is None else (told.values[-1] == told.full[-1]).astype(float)
+        full, answers = measured.full[0], measured.second
+        same = None if answers is None else (answers.values[-1] == answers.full[-1]).astype(float)
         return full, full - measured.effects, same  # each beside the whole model in its own batch
 
     def followed(self, task: Task, reference: str | None = None) -> Followed:

@@ -9,7 +9,7 @@ from headwise.charts.attention import attention_chart
 from headwise.charts.chart import Axis, Bars, Chart, Panel, Rule, names_axis
 from headwise.charts.heatmap import HELPS, HINDERS, UNSIGNED
 from headwise.charts.words import minus
-from headwise.tables.frames import attention_grid
+from headwise.tables.frames import attention_grid, groups
 
 PATTERNS = {
     "previous": "previous token",
@@ -22,9 +22,23 @@ PATTERNS = {
 _LISTED = 10
 
 
-def number(value: float) -> str:
+def signed_number(value: float) -> str:
     """A signed number with a true minus sign."""
     return minus(f"{value:+.2f}")
+
+
+def strongest(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """The tokens of one kind (promoted, suppressed, target, foil), the strongest first."""
+    return (
+        rows[rows["kind"] == kind].sort_values("rank", ascending=kind != "suppressed") if len(rows) else rows
+    )
+
+
+def by_source(tokens: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Token lists of the OV weights, by the token that is attended to."""
+    if not len(tokens):
+        return []
+    return groups(tokens[(tokens["path"] == "weights") & (tokens["kind"] != "own")], "source")
 
 
 def sentences(tokens: pd.DataFrame, patterns: pd.DataFrame) -> list[str]:
@@ -58,7 +72,7 @@ def _answers(output: pd.DataFrame) -> list[str]:
         n = rows["example"].nunique()
         among = f"; it is among the ten most {most} tokens in {count} of {n} examples" if count else ""
         lines.append(
-            f"Logit of the {name}: {number(rows['logit'].mean())} from this head (mean of {n} examples){among}."
+            f"Logit of the {name}: {signed_number(rows['logit'].mean())} from this head (mean of {n} examples){among}."
         )
     return lines
 
@@ -71,7 +85,7 @@ def _own_tokens(tokens: pd.DataFrame) -> list[str]:
     return [
         f"OV weights alone: attending to a token puts the token itself among the ten most suppressed for {down} of "
         f"{len(tokens)} tokens of the prompts, among the ten most promoted for {up} (mean own logit "
-        f"{number(tokens['logit'].mean())})."
+        f"{signed_number(tokens['logit'].mean())})."
     ]
 
 

@@ -16,11 +16,12 @@ from headwise.charts.chart import (
     Bars,
     Chart,
     Label,
-    Line,
     Panel,
     Rule,
     axis_range,
+    diagonal,
     names_axis,
+    points,
 )
 from headwise.charts.words import minus, task_title
 from headwise.display import counted
@@ -214,20 +215,13 @@ def _families(tested: pd.DataFrame) -> Panel:
 def _followed(examples: pd.DataFrame, metric: str) -> Panel:
     """The metric with the set alone against that of the whole model, a point per example, coloured by family."""
     limits = axis_range(examples["full"], examples["kept"])
-    marks: list[Line | Rule] = [Line(x=limits or (0, 1), y=limits or (0, 1), colour="#999999", width=0.8)]
+    marks = [diagonal(limits or (0, 1), width=0.8)]
     first = examples["family"].str.split("; ").str[0].replace("", "examples")
     levels = list(dict.fromkeys(first))
     for level, colour in zip(levels, [*_MARKS, *_MARKS[-1:] * len(levels)], strict=False):
         rows = examples[first == level]
         words = [str(text)[-60:] for text in rows["prompt"]] if "prompt" in rows else None
-        look: dict[str, Any] = {
-            "dash": "none",
-            "marker": "circle",
-            "colour": colour,
-            "name": str(level),
-            "words": words,
-        }
-        marks.append(Line(x=rows["full"], y=rows["kept"], **look))
+        marks.append(points(rows["full"], rows["kept"], colour=colour, name=str(level), words=words))
     return Panel(
         title="Prompt by prompt: model against set",
         marks=marks,

@@ -308,6 +308,21 @@ def curve(rows: pd.DataFrame, x: str = "k", y: str = "value", **look: Any) -> Li
     return Line(x=rows[x], y=rows[y], lo=lo, hi=hi, **look)
 
 
+def points(x: Numbers, y: Numbers, **look: Any) -> Line:
+    """Points that no line joins."""
+    return Line(x=x, y=y, **({"dash": "none", "marker": "circle"} | look))
+
+
+def diagonal(limits: Numbers, **look: Any) -> Line:
+    """The thin line on which x and y are equal."""
+    return Line(x=limits, y=limits, colour="#999999", **look)
+
+
+def key(colour: str = INK, **look: Any) -> Line:
+    """An entry of the legend that draws nothing. Two points: the page has no entry for a line without any."""
+    return Line(x=[np.nan] * 2, y=[np.nan] * 2, colour=colour, **look)
+
+
 def names_axis(names: Iterable[Any], *, down: bool = False, **look: Any) -> Axis:
     """An axis with one name at each of 0, 1, 2, …; `down` puts the first name at the top."""
     written = [str(name) for name in names]

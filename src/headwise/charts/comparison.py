@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Chart, Line, Panel, Scale, names_axis
-from headwise.charts.heatmap import head_panel, importance, largest_panel, matrix_panel, score_unit
+from headwise.charts.chart import Axis, Bars, Chart, Panel, Scale, names_axis, points
+from headwise.charts.heatmap import head_panel, importance_scale, largest_panel, matrix_panel, score_unit
 from headwise.charts.words import method_title, percent, shortened, span, wrapped
 from headwise.tables.frames import map_shape, significant, significant_first
 
@@ -21,7 +21,6 @@ _COLUMNS = "layer head base_score tuned_score difference lo hi p q weight_change
 BASE, TUNED = "#7f7f7f", "#35608d"
 _CORRELATION = Scale("RdBu", -1, 1, "Rank correlation")
 _OVERLAP = Scale("viridis", 0, 1, "Jaccard index")
-_POINTS: dict[str, Any] = {"dash": "none", "size": 6}
 
 
 def difference_chart(
@@ -34,10 +33,10 @@ def difference_chart(
     """
     first, shape = diff.iloc[0], map_shape(scores)
     base, tuned = str(first["base"]), str(first["tuned"])
-    one_scale = importance(scores["score"], True, f"Score{score_unit(scores)}")
+    one_scale = importance_scale(scores["score"], True, f"Score{score_unit(scores)}")
     change = diff.assign(model=tuned, score=diff["difference"])
     label = f"Change of the score{score_unit(diff)}"
-    scale = replace(importance(change["score"], True, ""), label=f"{label}; blue: higher, red: lower")
+    scale = replace(importance_scale(change["score"], True, ""), label=f"{label}; blue: higher, red: lower")
     maps = [scores[scores["model"] == model].reset_index(drop=True) for model in (base, tuned)]
     panels = [
         head_panel(
@@ -148,10 +147,9 @@ def _two_digits(value: float) -> str:
 
 def _stability(table: pd.DataFrame, k: int) -> Panel:
     rows = np.arange(len(table))
-    look: dict[str, Any] = {"name": "other examples", "colour": "#35608d", "marker": "circle"}
-    marks = [Line(x=table["resamples"], y=rows, **look, **_POINTS)]
+    marks = [points(table["resamples"], rows, name="other examples", colour="#35608d", size=6)]
     if table["seeds"].notna().any():
-        look = {"name": "other seeds", "colour": "#d95f02", "marker": "diamond", "hollow": True}
-        marks.append(Line(x=table["seeds"], y=rows, **look, **_POINTS))
+        look: dict[str, Any] = {"name": "other seeds", "colour": "#d95f02", "size": 6}
+        marks.append(points(table["seeds"], rows, marker="diamond", hollow=True, **look))
     x = Axis(label="mean Jaccard", limits=(0, 1.03))
     return Panel(title=f"Stability of the top {k}", marks=marks, x=x, y=names_axis(table.index, down=True))

@@ -27,6 +27,7 @@ from headwise.charts.chart import (
     count_axis,
     curve,
     grid_shape,
+    key,
 )
 from headwise.charts.random_controls import (
     CONTROLS,
@@ -265,9 +266,9 @@ class _Panels:
     def _keys(self, lines: Sequence[Line]) -> list[Line]:
         """Where several models share a panel, a black line of each kind for the legend: colours are the models'."""
         first = {line.name: line for line in reversed(lines)} if not self.alone else {}
-        nowhere = [math.nan] * 2
+        empty = key()
         return [
-            replace(one, x=nowhere, y=nowhere, lo=None, hi=None, words=None, colour=INK)
+            replace(one, x=empty.x, y=empty.y, lo=None, hi=None, words=None, colour=empty.colour)
             for one in first.values()
         ]
 
@@ -287,9 +288,7 @@ class _Panels:
         rows, colour = self._of(member, task)
         name = shortened(member["model"], _LONGEST_NAME, set(self.thick["model"]))
         if rows["value"].isna().all():
-            # Two points that are not drawn: the page has no legend entry for a line without points.
-            nowhere = [math.nan] * 2
-            return Line(x=nowhere, y=nowhere, name=f"{name}: no effect to explain", colour=colour)
+            return key(colour, name=f"{name}: no effect to explain")
         name += f" ({rows['series'].iloc[0]})" * (len(self.series) > 1)
         examples = columns_of(rows, "model", "task", "series", "order", "by", "reference")
         return curve(rows, name=name, colour=colour, width=_THICK, examples=examples)
@@ -317,7 +316,7 @@ class _Panels:
                 whose: dict[str, Any] = {"colour": colour, "hover_prefix": prefix, "examples": examples}
                 lines.append(curve(rows, band=0, **whose, **look))
             if any(line.name == look["name"] for line in lines):
-                keys.append(Line(x=[math.nan] * 2, y=[math.nan] * 2, colour=INK, **look))
+                keys.append(key(**look))
         return [*keys, *lines]
 
     def _segments(self, task: str, x: Axis) -> list[Mark]:
@@ -325,34 +324,41 @@ class _Panels:
         if self.ratios.empty:
             return []
         pairs = self.ratios[(self.ratios["task"] == task) & (self.ratios["compared"] == "dense/sparse")]
-        # Circuits are as large as where the curve stays above the threshold; earlier runs may not have it.
-        stays = "stays_ratio" in pairs
-        names = (
-            ["stays", "other_stays", "stays_ratio", "stays_lo", "stays_hi"]
-            if stays
-            else ["k", "other_k", "ratio", "lo", "hi"]
-        )
-        found = pairs[pairs[names[2]].notna()]
+        # Circuits are as large as where the curve stays above the threshold.
+        names = ["stays", "other_stays", "stays_ratio", "stays_lo", "stays_hi"]
+        found = pairs[pairs["stays_ratio"].notna()]
         _, total = x.limits or (0, 1)
         marks: list[Mark] = []
         for number, row in enumerate(found.to_dict("records")):
             *ends, ratio, lo, hi = (row[name] for name in names)
             if not np.isfinite(ends).all():
                 continue
-            marks.append(
-                Line(x=ends, y=[self.threshold] * 2, dash="dash", width=1.2, marker="circle", size=3.2)
-            )
-            interval = f"\n[{lo:.1f}, {hi:.1f}]" if np.isfinite(lo) else ""
             share = max(ends) / total
             below = (math.sqrt(share) if x.scale == "root" else share) < 0.7
-            side: dict[str, Any] = {"x": min(ends), "across": "right", "up": "bottom", "shift": (-4, 3)}
-            if below:
-                side = {"x": max(ends), "across": "left", "up": "top", "shift": (4, -5 - 24 * number)}
             colour = COLOURS[row["pair"] % len(COLOURS)]["dense"] if len(found) > 1 else INK
-            marks.append(
-                Label(y=self.threshold, text=f"{ratio:.1f}x{interval}", colour=colour, box=True, **side)
-            )
+            place = number if below else None
+            marks += ratio_marks(ends, self.threshold, (ratio, lo, hi), place, colour)
         return marks
+
+
+def ratio_marks(
+    ends: Sequence[float],
+    threshold: float,
+    ratio: tuple[float, float, float],
+    place: int | None = 0,
+    colour: str = INK,
+) -> list[Mark]:
+    """A dashed segment from curve to curve at the threshold, and beside it the ratio with its interval: below the right
+    end (place: how many others are there already), or above the left one (None)."""
+    value, lo, hi = ratio
+    text = f"{value:.1f}x" + (f"\n[{lo:.1f}, {hi:.1f}]" if np.isfinite(lo) else "")
+    side: dict[str, Any] = {"x": min(ends), "across": "right", "up": "bottom", "shift": (-4, 3)}
+    if place is not None:
+        side = {"x": max(ends), "across": "left", "up": "top", "shift": (4, -5 - 24 * place)}
+    return [
+        Line(x=ends, y=[threshold] * 2, dash="dash", width=1.2, marker="circle", size=3.2),
+        Label(y=threshold, text=text, colour=colour, box=True, **side),
+    ]
 
 
 def few_heads(thick: pd.DataFrame, threshold: float) -> bool:

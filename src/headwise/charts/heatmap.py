@@ -19,12 +19,12 @@ from headwise.charts.chart import (
     Cells,
     Chart,
     Label,
-    Line,
     Mark,
     Panel,
     Rule,
     Scale,
     names_axis,
+    points,
     whole_ticks,
 )
 from headwise.charts.words import method_title, minus, span
@@ -46,7 +46,7 @@ from headwise.tables.frames import (
 SATURATION = 99.0
 """Percentile of the absolute scores at which colours end: a few large heads would hide all others."""
 HELPS, HINDERS, UNSIGNED = "#2166ac", "#b2182b", "#35608d"
-_DOT: dict[str, Any] = {"dash": "none", "marker": "circle", "size": 2.2, "colour": INK, "edge": PAPER}
+_DOT: dict[str, Any] = {"size": 2.2, "colour": INK, "edge": PAPER}
 _MOST_TOKENS = 48
 """Positions up to which every token has a label."""
 Ranked = Callable[[pd.DataFrame], pd.DataFrame]
@@ -84,9 +84,9 @@ def head_panel(
         cells = Cells(values=values, scale=scale, hover="layer %{{y}}: {value}")
     elif of == "score":
         cells = replace(cells, examples=columns_of(table, *SCORED))
-    marks: list[Cells | Line] = [cells]
+    marks: list[Mark] = [cells]
     if dots is not None and len(dots):
-        marks.append(Line(x=column_numbers(dots) % heads, y=dots["layer"], **_DOT))
+        marks.append(points(column_numbers(dots) % heads, dots["layer"], **_DOT))
     return Panel(
         marks=marks,
         x=_head_axis(heads, most[1], "Key/value head" if groups else "Head", others=others),
@@ -131,7 +131,7 @@ def score_unit(table: pd.DataFrame) -> str:
     return f" ({table['metric'].iloc[0]})" if "metric" in table else ""
 
 
-def importance(scores: pd.Series, signed: bool, label: str) -> Scale:
+def importance_scale(scores: pd.Series, signed: bool, label: str) -> Scale:
     """The scale of a score, ending at a round number near the 99th percentile; its end says if it saturates."""
     finite = scores.to_numpy(dtype=float)
     finite = finite[np.isfinite(finite)]
@@ -170,7 +170,7 @@ def score_chart(
     .05 carry a dot.
     """
     first, dots = table.iloc[0], significant(table)
-    scale = scale or importance(table["score"], signed, f"Score{score_unit(table)}")
+    scale = scale or importance_scale(table["score"], signed, f"Score{score_unit(table)}")
     note, few = "dot: q < .05" if len(dots) else "", too_few(table)
     return Chart(
         name=name,
@@ -213,12 +213,12 @@ def position_chart(
     marks: list[Mark] = [
         Cells(
             values=values,
-            scale=scale or importance(shown["score"], True, f"Score{score_unit(table)}"),
+            scale=scale or importance_scale(shown["score"], True, f"Score{score_unit(table)}"),
             hover="{row} at {column}: {value}",
         )
     ]
     if len(dots):
-        marks.append(Line(x=dots["position"], y=dots["row"], **_DOT))
+        marks.append(points(dots["position"], dots["row"], **_DOT))
     first = table.iloc[0]
     tokens = table.drop_duplicates("position").sort_values("position")["token"].astype(str).tolist()
     of = f"The {len(heads)} heads with the largest scores" if len(largest) > len(heads) else "Scores"

@@ -15,16 +15,17 @@ from headwise.charts.chart import (
     Cells,
     Chart,
     Label,
-    Line,
     Mark,
     Panel,
     Rule,
     Scale,
     axis_range,
     curve,
+    diagonal,
     names_axis,
+    points,
 )
-from headwise.charts.heatmap import importance, score_unit
+from headwise.charts.heatmap import importance_scale, score_unit
 from headwise.charts.words import shortened, span, under
 from headwise.names import component_numbers
 from headwise.tables.frames import LEVEL, groups, head_names
@@ -71,7 +72,7 @@ def _clear(rows: pd.DataFrame) -> pd.Series:
 
 def interaction_scale(table: pd.DataFrame) -> Scale:
     label = f"Interaction{score_unit(table)}; blue: back each other up, red: need each other"
-    return replace(importance(table["interaction"], True, ""), label=label)
+    return replace(importance_scale(table["interaction"], True, ""), label=label)
 
 
 def pairs_panel(table: pd.DataFrame, scale: Scale, order: str, **fields: Any) -> Panel:
@@ -83,7 +84,7 @@ def pairs_panel(table: pd.DataFrame, scale: Scale, order: str, **fields: Any) ->
     rows, columns = np.nonzero(q < LEVEL)
     marks: list[Mark] = [Cells(values=values, scale=scale, square=True)]
     if len(rows):
-        marks.append(Line(x=columns, y=rows, dash="none", marker="circle", size=1.6, colour="ink"))
+        marks.append(points(columns, rows, size=1.6))
     look: dict[str, Any] = {"size": 6 if len(names) > 24 else 7}
     return Panel(
         title=fields.pop("title", "By layer" if order == "layer" else "By cluster"),
@@ -132,16 +133,13 @@ def effects_panel(table: pd.DataFrame, names: Sequence[str], removed: str, **fie
     backups = table["backup"].to_numpy(dtype=bool)
     bounds = [table.loc[backups, name] for name in ("conditional_lo", "conditional_hi") if name in table]
     limits = axis_range(table["single"], table["conditional"], *bounds, [0.0], room=0.08) or (0.0, 1.0)
-    marks: list[Mark] = [
-        Rule(at=0), Rule(at=0, of="x"),
-        Line(x=limits, y=limits, colour="#999999", dash="dash", width=0.9),
-    ]  # fmt: skip
+    marks: list[Mark] = [Rule(at=0), Rule(at=0, of="x"), diagonal(limits, dash="dash", width=0.9)]
     for rows, label, colour in ((table[~backups], "other heads", OTHER), (table[backups], "backups", BACKUP)):
-        look: dict[str, Any] = {"name": label, "colour": colour, "dash": "none", "marker": "circle"}
+        look: dict[str, Any] = {"name": label, "colour": colour}
         if label == "backups" and "conditional_lo" in rows:
             look |= {"lo": rows["conditional_lo"], "hi": rows["conditional_hi"]}
         if len(rows):
-            marks.append(Line(x=rows["single"], y=rows["conditional"], words=list(rows["name"]), **look))
+            marks.append(points(rows["single"], rows["conditional"], words=list(rows["name"]), **look))
     marks += _names(table[backups], limits)
     unit = score_unit(table)
     return Panel(

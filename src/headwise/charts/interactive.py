@@ -99,7 +99,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
         settings["type"] = "log"
     if axis.limits is not None:
         low, high = _position(np.array(axis.limits), axis)
-        settings["range"] = [low, high] if axis.scale != "log" else rounded(np.log10([low, high]))
+        settings["range"] = [low, high] if axis.scale != "log" else json_numbers(np.log10([low, high]))
     if axis.ticks is None and axis.scale == "log" and axis.limits is not None:
         # Plotly writes 2 and 5 for 20 and 50.
         axis = replace(axis, ticks=_log_ticks(*axis.limits))
@@ -128,7 +128,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
 def _position(values: Any, axis: Axis) -> list[Any]:
     """Coordinates on Plotly's linear axis: on a square-root axis, the roots."""
     numbers = np.asarray(values, dtype=float)
-    return rounded(np.sqrt(np.maximum(numbers, 0)) if axis.scale == "root" else numbers, 6)
+    return json_numbers(np.sqrt(np.maximum(numbers, 0)) if axis.scale == "root" else numbers, 6)
 
 
 # ---- traces ----------------------------------------------------------------------------------------------
@@ -137,7 +137,9 @@ def _position(values: Any, axis: Axis) -> list[Any]:
 def _cells(mark: Cells, panel: Panel, bars: list[Scale]) -> dict[str, Any]:
     values, scale = np.asarray(mark.values, dtype=float), mark.scale
     last = len(scale.colours) - 1
-    trace: dict[str, Any] = {"type": "heatmap", "z": rounded(values), "hoverongaps": False} | _examples(mark)
+    trace: dict[str, Any] = {"type": "heatmap", "z": json_numbers(values), "hoverongaps": False} | _examples(
+        mark
+    )
     trace |= {"zmin": scale.low, "zmax": scale.high, "showscale": scale not in bars}
     for name, colours in (("colorscale", scale.colours), ("dark", scale.dark_colours)):
         trace[name] = [[round(i / last, 4), colour] for i, colour in enumerate(colours)]
@@ -151,7 +153,7 @@ def _cells(mark: Cells, panel: Panel, bars: list[Scale]) -> dict[str, Any]:
         n = "<br>n = %{customdata[2]}" if _any(details[..., 2]) else ""
         n += "<br>q = %{customdata[3]:.2~g}" if _any(details[..., 3]) else ""
         gap = int(values.shape[1] <= 16)  # among many heads gaps would be all that is seen
-        trace |= {"customdata": rounded(details), "xgap": gap, "ygap": gap}
+        trace |= {"customdata": json_numbers(details), "xgap": gap, "ygap": gap}
         trace["hovertemplate"] = f"<b>L%{{y}}H%{{x}}</b><br>%{{z:.4~g}}{between}{n}<extra></extra>"
     else:
         rows, columns = ([safe(name) for name in axis.names or ()] for axis in (panel.y, panel.x))
@@ -168,7 +170,7 @@ def _cells(mark: Cells, panel: Panel, bars: list[Scale]) -> dict[str, Any]:
 
 
 def _line(mark: Line, panel: Panel) -> list[dict[str, Any]]:
-    xs, ys = _position(mark.x, panel.x), rounded(mark.y)
+    xs, ys = _position(mark.x, panel.x), json_numbers(mark.y)
     joined = mark.dash != "none" and len(xs) > 1
     shapes = [shape for shape, drawn in (("lines", joined), ("markers", mark.marker)) if drawn]
     trace: dict[str, Any] = {"type": "scatter", "mode": "+".join(shapes) or "markers", "x": xs, "y": ys}
@@ -180,9 +182,11 @@ def _line(mark: Line, panel: Panel) -> list[dict[str, Any]]:
         if mark.edge:
             trace["marker"]["line"] = {"color": mark.edge, "width": 1}
     bounded = mark.lo is not None and mark.hi is not None and _any(mark.lo)
-    lo, hi = (rounded(mark.lo), rounded(mark.hi)) if bounded else ([None] * len(xs), [None] * len(xs))
+    lo, hi = (
+        (json_numbers(mark.lo), json_numbers(mark.hi)) if bounded else ([None] * len(xs), [None] * len(xs))
+    )
     if mark.name:
-        hover_x = rounded(mark.x if mark.hover_x is None else mark.hover_x)
+        hover_x = json_numbers(mark.x if mark.hover_x is None else mark.hover_x)
         trace |= {"name": safe(mark.name), "common": mark.common, "hovertemplate": _hover(mark, bounded)}
         trace["customdata"] = [list(row) for row in zip(lo, hi, hover_x, strict=True)]
         trace |= _examples(mark, [str(x) for x in hover_x])
@@ -232,14 +236,16 @@ def _bars(mark: Bars) -> dict[str, Any]:
     along, across, orientation = ("x", "y", "h") if mark.horizontal else ("y", "x", "v")
     colours = mark.colours if isinstance(mark.colours, str) else list(mark.colours)
     trace: dict[str, Any] = {"type": "bar", "orientation": orientation, "width": mark.thickness}
-    trace |= {along: rounded(mark.values), across: rounded(mark.at)}
+    trace |= {along: json_numbers(mark.values), across: json_numbers(mark.at)}
     trace |= {"marker": {"color": colours}, "opacity": mark.opacity}
     trace |= {"name": safe(mark.name)} if mark.name else {"showlegend": False}
     if mark.base is not None:
-        trace["base"] = rounded(mark.base)
+        trace["base"] = json_numbers(mark.base)
     if mark.lo is not None and mark.hi is not None and _any(mark.lo):
         trace[f"error_{along}"] = _error(mark, mark.values) | {"color": _ERROR_COLOUR}
-        trace["customdata"] = [list(pair) for pair in zip(rounded(mark.lo), rounded(mark.hi), strict=True)]
+        trace["customdata"] = [
+            list(pair) for pair in zip(json_numbers(mark.lo), json_numbers(mark.hi), strict=True)
+        ]
     if mark.words is not None:
         trace |= {"text": [safe(word) for word in mark.words], "textposition": "inside", "textangle": 0}
         trace |= {"insidetextanchor": "middle", "insidetextfont": {"color": "#ffffff"}}
@@ -259,7 +265,7 @@ def _examples(mark: Cells | Line | Bars, keys: Sequence[str] | None = None) -> d
 
 def _error(mark: Line | Bars, values: Any) -> dict[str, Any]:
     middle, low, high = (np.asarray(numbers, dtype=float) for numbers in (values, mark.lo, mark.hi))
-    return _ERROR | {"array": rounded(high - middle), "arrayminus": rounded(middle - low)}
+    return _ERROR | {"array": json_numbers(high - middle), "arrayminus": json_numbers(middle - low)}
 
 
 def _colour_bar(scale: Scale, number: int) -> dict[str, Any]:
@@ -322,11 +328,11 @@ def safe(text: object) -> str:
     return escape(str(text), quote=False).replace("\n", "<br>")
 
 
-def rounded(values: Iterable[float] | np.ndarray | pd.Series | None, digits: int = 5) -> list[Any]:
+def json_numbers(values: Iterable[float] | np.ndarray | pd.Series | None, digits: int = 5) -> list[Any]:
     """Rounded numbers as lists nested like the array; a number that is not finite becomes null."""
     array = np.asarray(values, dtype=float)
     if array.ndim > 1:
-        return [rounded(line, digits) for line in array]
+        return [json_numbers(line, digits) for line in array]
     numbers = [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in array]
     return [int(number) if number is not None and number.is_integer() else number for number in numbers]
 

@@ -80,14 +80,18 @@ _LONGEST = 60
 """Characters of one part of a file's name; a name has a few parts, and file systems end at 255 bytes."""
 
 
-def file_name(name: object) -> str:
-    """A name as part of a file's name. A model or a task may be a path, or any text; a figure's name is one word.
+def file_name(*names: object) -> str:
+    """Names as one file name. A model or a task may be a path, or any text; a figure's name is one word.
 
     A name that is shortened or has characters a file name cannot have gets a short hash, so that names stay distinct.
 
-    >>> file_name("tiny"), file_name("models/tiny"), file_name("Logical Reasoning"), file_name("../..")
-    ('tiny', 'tiny-83188a', 'Logical-Reasoning', 'x-ce178f')
+    >>> file_name("masking", "tiny"), file_name("models/tiny"), file_name("Logical Reasoning"), file_name("../..")
+    ('masking-tiny', 'tiny-83188a', 'Logical-Reasoning', 'x-ce178f')
     """
+    return "-".join(map(_one_word, names))
+
+
+def _one_word(name: object) -> str:
     last = PurePath(str(name)).name.replace(" ", "-")
     allowed = re.sub(r"[^\w.+=@-]", "-", last).lstrip(".")
     allowed = allowed.encode("utf-8", "replace")[:_LONGEST].decode("utf-8", "ignore")

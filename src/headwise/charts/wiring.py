@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import GREY, INK, PAPER, Axis, Chart, Label, Line, Mark, Panel, curve
-from headwise.charts.explained_effect import COLOURS
+from headwise.charts.chart import GREY, INK, PAPER, Axis, Chart, Label, Line, Mark, Panel, curve, key, points
+from headwise.charts.explained_effect import COLOURS, ratio_marks
 from headwise.charts.words import minus, task_title, under
 from headwise.names import component_numbers
 from headwise.tables.frames import by_size, columns_of, too_few
@@ -109,20 +109,7 @@ def _graph(edges: pd.DataFrame, *, grey: bool) -> Panel:
             )
     names = list(places)
     across, up = zip(*places.values(), strict=True)
-    marks.append(
-        Line(
-            x=across,
-            y=up,
-            dash="none",
-            marker="circle",
-            size=17,
-            colour=PAPER,
-            edge=INK,
-            hover=names,
-            heads=names,
-            name="",
-        )
-    )
+    marks.append(points(across, up, size=17, colour=PAPER, edge=INK, hover=names, heads=names))
     marks += [Label(x=place[0], y=place[1], text=name, size=5.5) for name, place in places.items()]
     layers = {places[name][1]: str(_numbers(name)[0]) for name in names if _is_head(name)}
     width = max(abs(value) for value in across) + 0.8
@@ -156,11 +143,10 @@ def _path(
 
 def _legend(edges: pd.DataFrame, looks: Mapping[str, tuple[str, str]]) -> list[Mark]:
     """One entry for each way in which edges are read, and one for dashes; they draw nothing."""
-    nowhere: dict[str, Any] = {"x": [np.nan], "y": [np.nan]}
     used = dict(look for slot, look in looks.items() if (edges["slot"] == slot).any())
-    entries: list[Mark] = [Line(name=name, colour=used[name], width=2, **nowhere) for name in used]
+    entries: list[Mark] = [key(used[name], name=name, width=2) for name in used]
     if (edges["score"] < 0).any():
-        entries.append(Line(name="hinders", dash="dash", colour=INK, width=1.2, **nowhere))
+        entries.append(key(name="hinders", dash="dash", width=1.2))
     return entries
 
 
@@ -252,8 +238,5 @@ def _ratio(ratios: pd.DataFrame, threshold: float) -> list[Mark]:
     for row in ratios.to_dict("records"):
         ends = [row["k"], row["other_k"]]
         if np.isfinite(ends).all() and min(ends) > 0:
-            marks.append(Line(x=ends, y=[threshold] * 2, dash="dash", width=1.2, marker="circle", size=3.2))
-            words = f"{row['ratio']:.1f}x\n[{row['lo']:.1f}, {row['hi']:.1f}]"
-            side: dict[str, Any] = {"x": max(ends), "across": "left", "up": "top", "shift": (4, -5)}
-            marks.append(Label(y=threshold, text=words, box=True, **side))
+            marks += ratio_marks(ends, threshold, (row["ratio"], row["lo"], row["hi"]))
     return marks

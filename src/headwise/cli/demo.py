@@ -109,8 +109,14 @@ def run_demo(
     for finding in found[:SHOWN]:
         tell(f"- {'' if finding.found else 'Not found: '}{finding.plain or finding.sentence}")
     sentences = [finding.sentence for finding in found]
-    told = list(story.sentences) if story else []
-    return {"report": page, "runs": [*folders], "failed": failed, "story": told, "findings": sentences}
+    story_sentences = list(story.sentences) if story else []
+    return {
+        "report": page,
+        "runs": [*folders],
+        "failed": failed,
+        "story": story_sentences,
+        "findings": sentences,
+    }
 
 
 def _story(bench: Workbench, tell: Callable[[str], None]) -> Story | None:

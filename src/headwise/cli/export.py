@@ -130,8 +130,8 @@ def export(
     else:
         settings_of_removal = {"reference": "mean" if prompts else "zero", "reference_task": _pooled(rank_on)}
         if heads is None:
-            own = {**settings_of_removal, "components": components, **assignments(settings or [])}
-            order = _order(loaded, rank_on, method or "nested", own)
+            method_options = {**settings_of_removal, "components": components, **assignments(settings or [])}
+            order = _order(loaded, rank_on, method or "nested", method_options)
         else:
             listed = loaded.layout([components]).listed()
             order = read_heads(heads, len(listed), existing=loaded.heads(), **picked)

@@ -20,7 +20,7 @@ from headwise.cli.root import (
     option,
     with_options,
 )
-from headwise.cli.run import FIGURES, check_figure, model_and_task, span
+from headwise.cli.run import FIGURES, check_figure, model_and_task, number_range
 from headwise.registry import without_collection
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def check(model: ModelName, **options: Any) -> dict[str, Any]:
     layers, heads = loaded.shape
     sites, proof, shares = loaded.hooks.sites, loaded.proof, loaded.capabilities.share_rows
     exactly = "exactly" if proof.noise == 0 else f"within the device's own noise of {proof.noise:.1e}"
-    kv_heads, head_size = span([s.kv_heads for s in sites]), span([s.head_dim for s in sites])
+    kv_heads, head_size = number_range([s.kv_heads for s in sites]), number_range([s.head_dim for s in sites])
     lines = [
         f"{loaded.name}: {layers} layers × {heads} heads, {kv_heads} key/value heads, head size {head_size}, "
         f"{loaded.dtype_name} on {loaded.device}",
@@ -236,7 +236,7 @@ def card(
             result.plot().savefig(plot, dpi=150, bbox_inches="tight")
         echo(f"drawn into {plot}", err=True)
     tables = {name: table.to_dict("records") for name, table in result.tables.items()}
-    about = {
+    names = {
         "model": result.model,
         "task": result.task,
         "head": str(result.head),
@@ -244,4 +244,4 @@ def card(
         "metric": result.metric,
         "reference": result.reference,
     }
-    return {**about, **tables, "notes": list(result.notes)}
+    return {**names, **tables, "notes": list(result.notes)}

@@ -57,7 +57,7 @@ def show(compute: Callable[[], Any], as_json: bool) -> None:
         if notices and isinstance(result, dict):
             result["notices"] = [*result.get("notices", ()), *notices]
     if as_json:
-        from headwise.runs.store.plain import with_nulls
+        from headwise.runs.values import with_nulls
 
         # JSON has its own way to write what the encoding of the output lacks.
         ascii_only = not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
@@ -70,7 +70,7 @@ def show(compute: Callable[[], Any], as_json: bool) -> None:
 
 def _stream() -> Callable[[str, Sequence[Mapping[str, Any]]], None]:
     """Live tables as lines of JSON on the standard error: the heads whose number is new."""
-    from headwise.runs.store.plain import with_nulls
+    from headwise.runs.values import with_nulls
 
     before: dict[tuple[str, str], Any] = {}
 

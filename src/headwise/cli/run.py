@@ -191,7 +191,7 @@ def resumable() -> Iterator[str]:
         raise typer.Exit(1) from None
 
 
-def span(numbers: list[int]) -> str:
+def number_range(numbers: list[int]) -> str:
     """One number, or the range where layers differ."""
     return str(numbers[0]) if len(set(numbers)) == 1 else f"{min(numbers)}–{max(numbers)}"
 

@@ -111,8 +111,8 @@ def mcp(
     **options: Any,
 ) -> dict[str, Any]:
     """Serve headwise's tools to agents (Model Context Protocol): on stdin and stdout, or with --port over HTTP."""
-    from headwise.mcp.desk import Desk
     from headwise.mcp.server import server
+    from headwise.mcp.tools import Desk
 
     files = _named(data or [])
     for source in files.values():

@@ -22,7 +22,7 @@ from headwise.cli.root import (
     option,
     with_options,
 )
-from headwise.cli.run import run_study, span
+from headwise.cli.run import number_range, run_study
 from headwise.errors import HeadwiseError
 from headwise.names import component_name
 
@@ -69,7 +69,7 @@ def show_scores(out: Path) -> dict[str, Any]:
     has_scores = (out / "tables" / "scores.parquet").is_file()
     table = read_table(out, "scores" if has_scores else "positions")
     for (model, task, name), part in table.groupby(["model", "task", "method"], sort=False):
-        n = span(part["n"].tolist())
+        n = number_range(part["n"].tolist())
         echo(f"{name} on {task}, {model}: {largest_of(len(part))}, n = {n}")
         for row in by_size(part)[:10].to_dict("records"):
             head = component_name(row["layer"], row["head"])

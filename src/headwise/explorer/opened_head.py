@@ -13,6 +13,7 @@ import torch
 from headwise.cards import card
 from headwise.cards.tokens import Prompt as AnsweredPrompt
 from headwise.cards.tokens import TokenReader
+from headwise.charts.card import strongest
 from headwise.errors import HeadwiseError
 from headwise.explorer.live import Live, edits_of, listed
 from headwise.explorer.prompt_cache import Prompt
@@ -80,8 +81,7 @@ class OpenedHeads:
         except HeadwiseError as error:
             return {**event, "note": str(error)}
         for kind in ("promoted", "suppressed"):
-            part = table[table["kind"] == kind].sort_values("rank", ascending=kind == "promoted")
-            rows = part[["token", "logit"]].to_dict("records")
+            rows = strongest(table, kind)[["token", "logit"]].to_dict("records")
             event[kind] = [{"text": str(row["token"]), "logit": float(row["logit"])} for row in rows]
         return event
 

@@ -16,7 +16,7 @@ from headwise.files import named_source
 from headwise.heads import Head, heads_of, ranked
 from headwise.model.model import Model
 from headwise.runs.reader import RunReader
-from headwise.tables.frames import by_size, grid, groups, rows_where, table_of
+from headwise.tables.frames import by_size, cell_text, grid, groups, rows_where, table_of
 
 NAMED = {
     "edges": "Edges into and out of this head (K and V belong to its group of query heads)",
@@ -186,8 +186,6 @@ def _table(title: str, rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _cell(value: Any) -> str:
-    if value is None or value is pd.NA or (isinstance(value, float) and value != value):
-        return "–"
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return cell_text(value)

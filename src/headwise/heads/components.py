@@ -128,9 +128,9 @@ class Layout:
 
     def check(self, chosen: Iterable[Head], model: str) -> None:
         """Raise a `HeadwiseError` for what is not a component of this layout."""
-        known = set(self.listed())
+        components = set(self.listed())
         for one in chosen:
-            if one not in known:
+            if one not in components:
                 layers, heads = self.shape
                 heads -= _EXTRA if has_others(self.components) else 0
                 what, of, restriction = "head", "", ""
@@ -138,6 +138,6 @@ class Layout:
                     what, of = "component", " heads" if self.groups is None else " key/value heads"
                     restriction = f"; the components asked for are {', '.join(self.components)}"
                 raise HeadwiseError(
-                    f"{model} has no {what} {Head(*one)}; it has {len(known)} {what}s in {layers} layers of up to "
+                    f"{model} has no {what} {Head(*one)}; it has {len(components)} {what}s in {layers} layers of up to "
                     f"{heads}{of}, both counted from 0{restriction}"
                 )

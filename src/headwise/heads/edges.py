@@ -239,7 +239,7 @@ class Edges(Saved):
         """
         import pandas as pd
 
-        about = {"model": self.model, "task": self.task, "method": self.method}
+        names = {"model": self.model, "task": self.task, "method": self.method}
         senders, receivers = [e.sender for e in self.edges], [e.receiver for e in self.edges]
         named = {
             "sender": [str(sender) for sender in senders],
@@ -256,7 +256,7 @@ class Edges(Saved):
         }
         score = {"score": self.values, "stderr": self.stderr, "n": self.n, **self._tests}
         meaning = {"metric": self.metric, "reference": self.reference}
-        return pd.DataFrame({**about, **named, **numbers, **score, **meaning})
+        return pd.DataFrame({**names, **named, **numbers, **score, **meaning})
 
     def example_table(self) -> pd.DataFrame:
         """The values behind the scores: one row per edge and example."""

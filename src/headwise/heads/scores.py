@@ -56,12 +56,12 @@ class Scores(Saved):
     heads `[L, KV]` (`heads/components.py`)."""
 
     @classmethod
-    def from_examples(cls, examples: np.ndarray, **about: Any) -> Scores:
+    def from_examples(cls, examples: np.ndarray, **fields: Any) -> Scores:
         """Scores whose value is the plain mean of `examples[E, L, H]`."""
         from headwise.stats.resampling import group_codes, standard_error
 
-        codes = group_codes(about.get("groups"), len(examples))
-        return cls(examples.mean(axis=0), standard_error(examples, codes), examples, **about)
+        codes = group_codes(fields.get("groups"), len(examples))
+        return cls(examples.mean(axis=0), standard_error(examples, codes), examples, **fields)
 
     def _checked(self) -> Scores:
         """These scores, if their arrays belong together."""
@@ -183,7 +183,7 @@ class Scores(Saved):
             if self.signed:
                 p = stats.sign_flip(columns, groups=self.groups, seed=seed)
         q = stats.benjamini_hochberg(p) if self.signed else p
-        about = {"model": self.model, "task": self.task, "method": self.method}
+        names = {"model": self.model, "task": self.task, "method": self.method}
         of_head: dict[str, Any] = {"layer": [h.layer for h in heads], "head": [h.head for h in heads]}
         if tuple(self.components) != HEADS:
             of_head["component"] = [component_kind(h.head) for h in heads]
@@ -194,7 +194,7 @@ class Scores(Saved):
         if self.groups is not None:
             tests["units"] = independent(self.groups, self.n)
         meaning = {"metric": self.metric, "signed": self.signed, "reference": self.reference}
-        return pd.DataFrame({**about, **of_head, **score, **tests, **meaning})
+        return pd.DataFrame({**names, **of_head, **score, **tests, **meaning})
 
     def example_table(self) -> pd.DataFrame:
         """The values behind the scores: one row per example and head, with the number of the example in its task.
@@ -275,9 +275,9 @@ def _check_paired(a: Scores, b: Scores) -> None:
             "top, by a method whose rows are examples, such as ablation"
         )
     rows = [(scores.n, scores.details.get("held_out"), list(scores.groups or ())) for scores in (a, b)]
-    prints = {scores.details.get("examples") for scores in (a, b)}
-    prints.discard(None)  # scores that a user made have none
-    if rows[0] != rows[1] or len(prints) > 1:
+    fingerprints = {scores.details.get("examples") for scores in (a, b)}
+    fingerprints.discard(None)  # scores that a user made have none
+    if rows[0] != rows[1] or len(fingerprints) > 1:
         raise HeadwiseError(
             f"the scores are of different examples of {a.task!r} (n = {a.n} and {b.n}); score both on the same task "
             "object, so that the difference is paired"

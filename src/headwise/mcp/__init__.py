@@ -4,6 +4,6 @@
 
 The server speaks over its standard input and output. One thread owns the models, every size is limited, nothing is
 loaded or read that was not named at the start, and a cancelled call stops at its next layer. Begin with `tools.py`
-(what each tool does); `answers.py` has what they take and answer, `desk.py` what they may use, `server.py` how they are
-served. May import: everything.
+(what each tool does and may use); `answers.py` has what they take and answer, `server.py` how they are served. May
+import: everything.
 """

@@ -14,8 +14,7 @@ from headwise._version import __version__
 from headwise.bounded import regular
 from headwise.errors import HeadwiseError, noticing, out_of_memory, unknown
 from headwise.mcp.answers import MOST_REPORT, Answer
-from headwise.mcp.desk import Desk
-from headwise.mcp.tools import Tools
+from headwise.mcp.tools import Desk, Tools
 
 try:
     from mcp.server.mcpserver import Context, MCPServer
@@ -79,10 +78,10 @@ class Server(MCPServer):
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         for tool in await super().list_tools():
-            known = tool.input_schema.get("properties", {})
+            accepted = tool.input_schema.get("properties", {})
             for argument in arguments if tool.name == name else ():
-                if argument not in known:
-                    raise ToolError(str(unknown(f"argument of {name}", argument, known)))
+                if argument not in accepted:
+                    raise ToolError(str(unknown(f"argument of {name}", argument, accepted)))
         return await super().call_tool(name, arguments, context)
 
 

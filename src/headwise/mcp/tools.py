@@ -1,13 +1,16 @@
-"""The tools: one method each, whose signature and docstring are what a client sees."""
+"""The tools, one method each, whose signature and docstring are what a client sees; and the desk: what they may use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from headwise.errors import HeadwiseError, unknown
+from headwise.files import inside
 from headwise.mcp.answers import (
     Card,
     EdgeMethod,
@@ -35,7 +38,64 @@ from headwise.mcp.answers import (
     number,
     rows,
 )
-from headwise.mcp.desk import Desk
+
+
+@dataclass
+class Desk:
+    """What the user named, and the models that are loaded; only the worker's thread uses the models."""
+
+    models: dict[str, str]
+    data: dict[str, str] = field(default_factory=dict)
+    runs: Path = field(default_factory=lambda: Path("runs"))
+    options: dict[str, Any] = field(default_factory=dict)
+    loaded: dict[str, Any] = field(default_factory=dict)
+
+    def model(self, name: str | None) -> Any:
+        from headwise.model.load.load import load
+
+        chosen = name or next(iter(self.models))
+        if chosen not in self.models:
+            raise unknown("model of this server", chosen, list(self.models))
+        if chosen not in self.loaded:
+            self.loaded[chosen] = load(self.models[chosen], **self.options)
+        return self.loaded[chosen]
+
+    def tasks(self) -> dict[str, str]:
+        """Built-in tasks and the user's files, each with a line on what it is."""
+        from headwise.tasks.registry import FAMILIES
+
+        builtin = {name: family.about for name, family in FAMILIES.all().items()}
+        return builtin | dict.fromkeys(self.data, "a file of the user")
+
+    def opened(
+        self, model: str | None, name: str, n: int, half: Half, seed: int
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """The model and the examples of a call, and what an answer says of them."""
+        from headwise.tasks import task
+
+        if name not in self.tasks():  # a name only: no path, no dataset of the hub
+            raise unknown("task of this server", name, list(self.tasks()))
+        loaded = self.model(model)
+        examples = task(self.data.get(name, name), n, model=loaded, seed=seed)
+        if half != "all":
+            examples = examples.halves()[half == "test"]
+        columns = {
+            "model": loaded.name,
+            "task": examples.name,
+            "half": half,
+            "n": len(examples),
+            "seed": seed,
+        }
+        return loaded, examples, columns
+
+    def run(self, name: str) -> Path:
+        folder = self.runs / name
+        if not inside(self.runs, folder) or not (folder / "run.json").is_file():
+            raise unknown("run of this server", name, self.run_names())
+        return folder
+
+    def run_names(self) -> list[str]:
+        return sorted(path.parent.name for path in self.runs.glob("*/run.json"))
 
 
 class Tools:
@@ -89,13 +149,13 @@ class Tools:
         positive ones help, negative ones hinder. Test what you find with half="test"."""
         from headwise.scores import score
 
-        loaded, opened, about = self._desk.opened(model, task, n, half, seed)
+        loaded, opened, columns = self._desk.opened(model, task, n, half, seed)
         options: dict[str, Any] = {"metric": metric, "reference": reference, "seed": seed}
         found = score(loaded, opened, method, progress=self.progress, **options)
         table = found.table()
         table["head"] = [f"L{row.layer}H{row.head}" for row in table.itertuples()]
-        about |= {"metric": found.metric, "reference": found.reference}
-        return Scored(method=method, **about, **largest(table, ["head"], top))
+        columns |= {"metric": found.metric, "reference": found.reference}
+        return Scored(method=method, **columns, **largest(table, ["head"], top))
 
     def edges(
         self,
@@ -118,11 +178,11 @@ class Tools:
         counterfactual prompt."""
         from headwise.scores.edges import edges
 
-        loaded, opened, about = self._desk.opened(model, task, n, half, seed)
+        loaded, opened, columns = self._desk.opened(model, task, n, half, seed)
         options: dict[str, Any] = {"metric": metric, "reference": reference, "seed": seed}
         found = edges(loaded, opened, method, into=into, out_of=out_of, progress=self.progress, **options)
-        about |= {"metric": found.metric, "reference": reference}
-        return Scored(method=method, **about, **largest(found.table(), ["sender", "receiver"], top))
+        columns |= {"metric": found.metric, "reference": reference}
+        return Scored(method=method, **columns, **largest(found.table(), ["sender", "receiver"], top))
 
     def card(
         self,
@@ -142,12 +202,12 @@ class Tools:
         from headwise.cards import card
         from headwise.charts.card import sentences
 
-        loaded, opened, about = self._desk.opened(model, task, n, half, seed)
+        loaded, opened, columns = self._desk.opened(model, task, n, half, seed)
         options: dict[str, Any] = {"metric": metric, "reference": reference, "seed": seed}
         found = card(loaded, head, opened, progress=self.progress, **options)
         words = [*sentences(found.table("tokens"), found.table("patterns")), *found.notes]
-        about |= {"metric": found.metric, "reference": found.reference}
-        return Card(words=words, tables=card_tables(found.tables), **about)
+        columns |= {"metric": found.metric, "reference": found.reference}
+        return Card(words=words, tables=card_tables(found.tables), **columns)
 
     def measure(
         self,
@@ -173,7 +233,7 @@ class Tools:
 
         if (ablate is None) == (keep is None):
             raise HeadwiseError("give the heads either as ablate or as keep; expected exactly one of them")
-        loaded, opened, about = self._desk.opened(model, task, n, half, seed)
+        loaded, opened, columns = self._desk.opened(model, task, n, half, seed)
         word, heads = ("ablate", ablate) if keep is None else ("keep", keep)
         options: dict[str, Any] = {"reference": reference, "metric": metric, "seed": seed}
         options["progress"] = self.progress
@@ -184,10 +244,10 @@ class Tools:
             drawn.append(float(measure(loaded, opened, **{word: matched, **options}).effects.mean()))
         sign = 1 if keep is None else -1
         as_good = sum(sign * effect >= sign * row["effect"] for effect in drawn) if drawn else None
-        about |= {"metric": found.metric, "reference": found.reference, "ablate": ablate, "keep": keep}
+        columns |= {"metric": found.metric, "reference": found.reference, "ablate": ablate, "keep": keep}
         names = ("full", "mean", "effect", "effect_lo", "effect_hi", "p")
         numbers: dict[str, Any] = {name: number(row[name]) for name in names}
-        return Measured(controls=[number(effect) for effect in drawn], as_good=as_good, **numbers, **about)
+        return Measured(controls=[number(effect) for effect in drawn], as_good=as_good, **numbers, **columns)
 
     def generate(
         self,
@@ -223,12 +283,12 @@ class Tools:
         families with fewer than 20 are left out: n=160 judges more of them. Takes minutes on a CPU."""
         from headwise.certificates.certify import certify
 
-        loaded, opened, about = self._desk.opened(model, task, n, half, seed)
+        loaded, opened, columns = self._desk.opened(model, task, n, half, seed)
         options: dict[str, Any] = {"reference": reference, "metric": metric, "quick": quick, "seed": seed}
         found = certify(loaded, opened, heads, progress=self.progress, **options)
-        about |= {"metric": metric or opened.metric, "reference": found.reference}
+        columns |= {"metric": metric or opened.metric, "reference": found.reference}
         checks = rows(found.lines)
-        return Verdict(verdict=found.verdict, sentence=found.sentence, checks=checks, **about)
+        return Verdict(verdict=found.verdict, sentence=found.sentence, checks=checks, **columns)
 
     def open_run(self, name: Text, table: Text | None = None) -> Run:
         """Findings, notices and tables of a finished run; `table` gives its first rows."""

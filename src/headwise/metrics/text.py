@@ -254,11 +254,11 @@ _WORD = re.compile(
 )
 
 
-def words(text: str) -> list[str]:
+def normalised_words(text: str) -> list[str]:
     """
-    >>> words("The answer is: 1,234.50 — “Yes”!")
+    >>> normalised_words("The answer is: 1,234.50 — “Yes”!")
     ['the', 'answer', 'is', '1234.50', 'yes']
-    >>> words("x = -5, not 3-5")
+    >>> normalised_words("x = -5, not 3-5")
     ['x', '-5', 'not', '3', '5']
     """
     plain = unicodedata.normalize("NFKC", text).replace("\u2212", "-").casefold()
@@ -267,19 +267,19 @@ def words(text: str) -> list[str]:
 
 def _same(text: str, gold: str) -> bool:
     """Whether the two are the same words. An answer without words, such as a sign, is compared exactly."""
-    expected = words(gold)
-    return words(text) == expected if expected else text.strip() == gold.strip()
+    expected = normalised_words(gold)
+    return normalised_words(text) == expected if expected else text.strip() == gold.strip()
 
 
 def _contains(text: str, gold: str) -> bool:
     """Whether the answer's words stand in the text, whole and in a row."""
-    expected = words(gold)
+    expected = normalised_words(gold)
     if not expected:
         return gold.strip() in text
     if re.fullmatch(r"[A-Za-z]", gold.strip()):
         # A letter that names a choice: in lower case it would be found in every "a".
         return re.search(rf"(?<!\w){gold.strip()}(?!\w)", text) is not None
-    written, count = words(text), len(expected)
+    written, count = normalised_words(text), len(expected)
     return any(written[start : start + count] == expected for start in range(len(written) - count + 1))
 
 

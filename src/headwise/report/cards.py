@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.charts.card import PATTERNS, answer_row, attention_map, sentences
-from headwise.charts.interactive import rounded
+from headwise.charts.card import PATTERNS, answer_row, attention_map, by_source, sentences, strongest
+from headwise.charts.interactive import json_numbers
 from headwise.tables.frames import Tables, groups, rows_where, table_of
 
 MOST = 60
@@ -32,7 +32,7 @@ def head_pages(tables: Tables) -> list[dict[str, Any]]:
                 "name": f"L{key[2]}H{key[3]}",
                 "sentences": sentences(of_tokens, of_patterns),
                 "attention": _attention(attention.get(key, empty), of_tokens),
-                "weights": _weights(of_tokens),
+                "weights": [{"source": str(s), **_lists(part)} for s, part in by_source(of_tokens)],
                 "patterns": [_pattern(row) for row in of_patterns.to_dict("records")],
                 "examples": [_example(row) for row in examples.get(key, empty).to_dict("records")],
             }
@@ -49,30 +49,20 @@ def _attention(attention: pd.DataFrame, tokens: pd.DataFrame) -> list[dict[str, 
             {
                 "example": int(example) + 1,
                 "tokens": last["token"].astype(str).tolist(),
-                "row": rounded(last["attention"], 3),
-                "map": None if weights is None else [rounded(row, 3) for row in weights],
+                "row": json_numbers(last["attention"], 3),
+                "map": None if weights is None else [json_numbers(row, 3) for row in weights],
                 **_lists(rows_where(tokens, example=example)),
             }
         )
     return shown
 
 
-def _weights(tokens: pd.DataFrame) -> list[dict[str, Any]]:
-    """Token lists of the OV weights, by the token that is attended to."""
-    if not len(tokens):
-        return []
-    rows = tokens[(tokens["path"] == "weights") & (tokens["kind"] != "own")]
-    return [{"source": str(source), **_lists(part)} for source, part in groups(rows, "source")]
-
-
 def _lists(rows: pd.DataFrame) -> dict[str, Any]:
     """Promoted and suppressed tokens with their logits, the strongest first; and those of the answers."""
-    lists: dict[str, Any] = {}
-    for kind in ("promoted", "suppressed", "target", "foil"):
-        part = rows_where(rows, kind=kind)
-        part = part.sort_values("rank", ascending=kind != "suppressed") if len(part) else part
-        lists[kind] = [[str(row["token"]), float(row["logit"])] for row in part.to_dict("records")]
-    return lists
+    return {
+        kind: [[str(row["token"]), float(row["logit"])] for row in strongest(rows, kind).to_dict("records")]
+        for kind in ("promoted", "suppressed", "target", "foil")
+    }
 
 
 def _pattern(row: dict[str, Any]) -> dict[str, Any]:

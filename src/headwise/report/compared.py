@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from headwise import stats
-from headwise.charts.chart import Axis, Chart, Line, Panel
+from headwise.charts.chart import Axis, Chart, Panel, diagonal, points
 from headwise.charts.static import figure
 from headwise.errors import HeadwiseError
-from headwise.runs.folder.info import differing
+from headwise.runs.info import differing
 from headwise.runs.reader import RunReader
 from headwise.tables.frames import groups
 
@@ -66,16 +66,8 @@ class RunComparison:
             finite = part[["a", "b"]].dropna()
             ends = np.array([finite.to_numpy().min(), finite.to_numpy().max()])
             marks = [
-                Line(x=ends, y=ends, name="the same", colour="#999999", dash="dash"),
-                Line(
-                    x=finite["a"],
-                    y=finite["b"],
-                    name=table,
-                    colour="#35608d",
-                    dash="none",
-                    marker="circle",
-                    size=4,
-                ),
+                diagonal(ends, name="the same", dash="dash"),
+                points(finite["a"], finite["b"], name=table, colour="#35608d"),
             ]
             x, y = (Axis(label=name) for name in self.names)
             panels.append(Panel(title=f"{table}: {len(finite)} numbers", marks=marks, x=x, y=y))
@@ -104,8 +96,8 @@ class RunComparison:
         )
         for r in top[:_SHOWN].to_dict("records") if self.largest > 0 else ():
             keys = [name for name in ("table", *_KEYS) if name not in "ab" and not pd.isna(r.get(name))]
-            about = " ".join(_word(name, r) for name in keys)
-            lines.append(f"  {about}: {r['a']:.4g} → {r['b']:.4g} ({r['difference']:+.3g})")
+            words = " ".join(_word(name, r) for name in keys)
+            lines.append(f"  {words}: {r['a']:.4g} → {r['b']:.4g} ({r['difference']:+.3g})")
         return "\n".join(lines)
 
     __repr__ = __str__

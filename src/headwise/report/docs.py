@@ -89,8 +89,8 @@ def terms_in(text: str, most: int = 8) -> list[tuple[str, str]]:
     for term in terms():
         for name in term.names:
             hit = re.search(_written(name), text)
-            known = term.id in places or name in _COMMON or name in (other for _, other in places.values())
-            if hit and not known:
+            is_taken = term.id in places or name in _COMMON or name in (other for _, other in places.values())
+            if hit and not is_taken:
                 places[term.id] = (hit.start(), name)
     ordered = sorted((start, name, anchor) for anchor, (start, name) in places.items())
     return [(name, anchor) for _, name, anchor in ordered[:most]]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.charts.interactive import rounded
+from headwise.charts.interactive import json_numbers
 from headwise.tables.frames import Tables, groups, head_names, rows_where, table_of
 
 HEADS = 60
@@ -105,8 +105,8 @@ class ExampleSets:
                 )
             }
         )
-        about = {"label": _label(columns), "unit": "right", "left": 0, "points": points}
-        return about | {"kind": "model", "inputs": len(self.inputs) - 1}
+        answers = {"label": _label(columns), "unit": "right", "left": 0, "points": points}
+        return answers | {"kind": "model", "inputs": len(self.inputs) - 1}
 
     def _input(self, run: int, tables: Tables, columns: Mapping[str, str], part: str) -> int | None:
         """The number of the prompts and targets behind these rows; None where the run has not stored them."""
@@ -148,7 +148,7 @@ def _point(rows: pd.DataFrame, texts: pd.Series | None) -> dict[str, Any]:
         values = pd.concat([values[: EXAMPLES // 2], values[-EXAMPLES // 2 :]])
     entry: dict[str, Any] = {
         "e": [int(number) for number in values.index],
-        "v": rounded(values, 4),
+        "v": json_numbers(values, 4),
         "n": total,
     }
     if texts is not None:

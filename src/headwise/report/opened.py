@@ -16,9 +16,9 @@ from headwise.charts.static import figure
 from headwise.errors import HeadwiseError, unknown
 from headwise.files import user_path
 from headwise.report.page import shown_of, write_report
-from headwise.runs.folder.info import as_html, one_line
+from headwise.runs.info import as_html, one_line
 from headwise.runs.reader import RunReader
-from headwise.runs.store.store import copied_store
+from headwise.runs.store import copied_store
 
 
 @dataclass(frozen=True, repr=False)

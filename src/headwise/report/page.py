@@ -18,7 +18,7 @@ import pandas as pd
 
 from headwise._version import __version__
 from headwise.charts.chart import Chart
-from headwise.charts.interactive import page_chart, rounded
+from headwise.charts.interactive import json_numbers, page_chart
 from headwise.charts.section import Finding, Shown, section_of
 from headwise.charts.style import css_variables
 from headwise.errors import HeadwiseError, flag
@@ -29,8 +29,8 @@ from headwise.report.docs import glossary, glossed, markdown, terms_in
 from headwise.report.docs import page as doc_page
 from headwise.report.examples import ExampleSets
 from headwise.runs.reader import RunReader
-from headwise.runs.store.plain import with_nulls
-from headwise.tables.frames import Tables, groups, too_few
+from headwise.runs.values import with_nulls
+from headwise.tables.frames import Tables, cell_text, groups, too_few
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -164,10 +164,14 @@ def shown_of(run: RunReader) -> Shown:
 
 def _page(runs: Sequence[RunReader], story: Story | None, drawn: Mapping[Path, Shown | None]) -> str:
     charts: dict[str, Any] = {}
-    told = None
+    story_data = None
     if story is not None:
         charts[_STORY] = page_chart(story.chart) | {"sets": []}
-        told = {"title": story.title, "sentences": story.sentences, "chart": _shown(story.chart, _STORY)}
+        story_data = {
+            "title": story.title,
+            "sentences": story.sentences,
+            "chart": _shown(story.chart, _STORY),
+        }
     examples = ExampleSets()
     sections, heads, cards = [], [], list[dict[str, Any]]()
     for number, (run, label) in enumerate(zip(runs, run_labels(runs), strict=True)):
@@ -194,7 +198,7 @@ def _page(runs: Sequence[RunReader], story: Story | None, drawn: Mapping[Path, S
     return _template("page.html").render(
         version=__version__,
         models=list(dict.fromkeys(model for run in runs for model in run.models)),
-        story=told,
+        story=story_data,
         sections=sections,
         few=_few(heads),
         top=_top([section["findings"] for section in sections]),
@@ -256,12 +260,12 @@ def _words(
     }
 
 
-def _published(about: Any) -> dict[str, Any] | None:
+def _published(setup: Any) -> dict[str, Any] | None:
     """What a study file says of its paper; the file may be anybody's."""
-    if not isinstance(about, dict) or not about:
+    if not isinstance(setup, dict) or not setup:
         return None
-    rows = [row for row in about.get("settings", []) if isinstance(row, dict)]
-    words = {str(name): str(about[name]) for name in ("paper", "figure", "first", "cost") if name in about}
+    rows = [row for row in setup.get("settings", []) if isinstance(row, dict)]
+    words = {str(name): str(setup[name]) for name in ("paper", "figure", "first", "cost") if name in setup}
     return {"words": words, "table": _table(pd.DataFrame(rows).fillna("–")) if rows else None}
 
 
@@ -291,7 +295,7 @@ def _heads(parts: list[pd.DataFrame]) -> dict[str, Any]:
     for name in ("layer", "head", "run"):
         columns[name] = table[name].tolist()
     for name in _NUMBERS:
-        columns[name] = rounded(table[name], 4)
+        columns[name] = json_numbers(table[name], 4)
     return columns
 
 
@@ -300,15 +304,9 @@ def _table(rows: pd.DataFrame | None, most: int = _ROWS) -> dict[str, Any] | Non
         return None
     return {
         "columns": [str(column).replace("_", " ") for column in rows.columns],
-        "rows": [[_cell(value) for value in row] for row in rows.head(most).itertuples(index=False)],
+        "rows": [[cell_text(value) for value in row] for row in rows.head(most).itertuples(index=False)],
         "left": max(0, len(rows) - most),
     }
-
-
-def _cell(value: Any) -> str:
-    if value is None or value is pd.NA or (isinstance(value, float) and value != value):
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _took(seconds: float | None) -> str:

@@ -1,21 +1,22 @@
 """Run folders: steps that remember, and where they are remembered. Begin with `step.py`, then `compute.py`.
 
-`folder/` is the run folder, `store/` the finished steps, `executors/` the Ray cluster, `reader.py` a run as the report
-reads it, `stopping.py` what Ctrl-C does. Importing this loads nothing heavy. May import: errors, files, registry,
-progress, stats, tables.
+`folder.py` is the run folder, with `info.py` (run.json, the lock) and `tables.py` (Parquet); `store.py` has the
+finished steps (cells.sqlite, a transaction per step), `salvage.py` what a damaged one still holds, `values.py` what can
+be stored. `ray_executor.py` computes on a Ray cluster, `reader.py` is a run as the report reads it, `stopping.py` what
+Ctrl-C does. Importing this loads nothing heavy. May import: errors, files, registry, progress, stats, tables.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from headwise.progress import progress
 from headwise.runs.compute import LocalExecutor, compute
-from headwise.runs.folder.folder import RunFolder
-from headwise.runs.folder.info import read_info
+from headwise.runs.folder import RunFolder
+from headwise.runs.info import read_info
 from headwise.runs.step import Call, Executor, Finished, Job, Step, step
-from headwise.runs.store.store import Store
+from headwise.runs.store import Store
 
 if TYPE_CHECKING:
-    from headwise.runs.folder.tables import read_table, write_table
+    from headwise.runs.tables import read_table, write_table
 
 __all__ = [
     "Call",
@@ -39,6 +40,6 @@ def __getattr__(name: str) -> Any:
     """Tables need pandas and Arrow, for which a command should not wait that reads none."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from headwise.runs.folder import tables
+    from headwise.runs import tables
 
     return getattr(tables, name)

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from headwise.display import counted
 from headwise.errors import HeadwiseError, flag, hint
 from headwise.progress import progress as show_progress
-from headwise.runs.folder.folder import RunFolder
+from headwise.runs.folder import RunFolder
 from headwise.runs.step import Call, Finished, Job
-from headwise.runs.store.finite import nothing_finite, sentence
-from headwise.runs.store.store import DamagedError, encode_result
+from headwise.runs.store import DamagedError, encode_result
+from headwise.runs.values import nothing_finite, sentence
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")

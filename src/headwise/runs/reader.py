@@ -14,8 +14,8 @@ import pandas as pd
 from headwise.bounded import regular
 from headwise.errors import HeadwiseError, quoted
 from headwise.files import explain_disk_errors, sha256
-from headwise.runs.folder.info import read_info, session
-from headwise.runs.folder.tables import read_table
+from headwise.runs.info import read_info, session
+from headwise.runs.tables import read_table
 
 
 class RunTables(Mapping[str, pd.DataFrame]):

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSp
 
 from headwise.errors import HeadwiseError
 from headwise.progress import Advance
-from headwise.runs.store.plain import canonical
+from headwise.runs.values import canonical
 
 if TYPE_CHECKING:
-    from headwise.runs.store.store import Encoded
+    from headwise.runs.store import Encoded
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -57,14 +57,14 @@ class AblationOptions(Settings):
                 "confidence"
             )
         stopping = (self.confidence, self.order, self.population)
-        if not self.early and stopping != (0.95, "signed", False):
+        if not self.stops_early and stopping != (0.95, "signed", False):
             raise HeadwiseError(
                 "confidence, order and population are options of precision and top; give precision or top as well"
             )
         return self
 
     @property
-    def early(self) -> bool:
+    def stops_early(self) -> bool:
         """Whether heads are run on fewer examples than there are, which not every metric allows (`check_metric`)."""
         return self.precision is not None or self.top is not None
 
@@ -105,7 +105,7 @@ def ablation(setup: Setup, **options: Any) -> np.ndarray:
     request, engine = AblationOptions(**options), setup.engine()
     heads = setup.heads
     gates = single_gates(heads, setup.layout)
-    if request.early:
+    if request.stops_early:
         return _adaptive(setup, engine, request, heads, gates)
     with live_table(f"ablation on {setup.task.name}, {setup.model.name}") as show:
         more = {} if show is None else _preview(setup, engine, heads, show)

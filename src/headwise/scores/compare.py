@@ -110,22 +110,22 @@ def _over_seeds(scores: Sequence[Scores], tops: Sequence[Any]) -> list[float]:
 def _about(s: Scores) -> dict[str, str]:
     """How a score was computed, except its seed."""
     options = sorted((s.details.get("options") or {}).items())
-    about = {name: getattr(s, name) for name in ("method", "metric", "task", "model")}
-    about |= {name: str(s.details.get(name, "")) for name in ("reference", "positions")}
-    return about | {"options": ", ".join(f"{name}={value}" for name, value in options)}
+    names = {name: getattr(s, name) for name in ("method", "metric", "task", "model")}
+    names |= {name: str(s.details.get(name, "")) for name in ("reference", "positions")}
+    return names | {"options": ", ".join(f"{name}={value}" for name, value in options)}
 
 
 def _labels(scores: Sequence[Scores]) -> list[str]:
     """The method and its options, task and model where they differ, and only as much more as is needed to tell
     one method's scores apart."""
-    about = [{**_about(s), "seed": f"seed {s.details.get('seed', '?')}"} for s in scores]
-    differing = [part for part in ("task", "model") if len({parts[part] for parts in about}) > 1]
-    labels = [[parts[part] for part in ("method", "options", *differing)] for parts in about]
+    all_parts = [{**_about(s), "seed": f"seed {s.details.get('seed', '?')}"} for s in scores]
+    differing = [part for part in ("task", "model") if len({parts[part] for parts in all_parts}) > 1]
+    labels = [[parts[part] for part in ("method", "options", *differing)] for parts in all_parts]
     for part in ("reference", "positions", "metric", "seed"):
         values: dict[tuple[str, ...], set[str]] = {}
-        for label, parts in zip(labels, about, strict=True):
+        for label, parts in zip(labels, all_parts, strict=True):
             values.setdefault(tuple(label), set()).add(parts[part])
-        for label, parts in zip(labels, about, strict=True):
+        for label, parts in zip(labels, all_parts, strict=True):
             label += [parts[part]] if len(values[tuple(label)]) > 1 else []
     names = [", ".join(filter(None, label)) for label in labels]
     # Equal names are left where a score is given twice, or for other examples.

@@ -141,7 +141,7 @@ def check_pairable(name: str, options: dict[str, Any]) -> None:
             f"the method {name!r} has no sign, so a difference of its scores does not say whether a head helps more "
             "or less; use a signed method, such as ablation or attribution"
         )
-    if getattr(chosen.settings(**own_options(name, options)), "early", False):
+    if getattr(chosen.settings(**own_options(name, options)), "stops_early", False):
         raise HeadwiseError(
             "precision and top run a head on some of the examples only, and a paired difference needs all of them for "
             "both models; leave precision and top out, and choose the number of examples by n"

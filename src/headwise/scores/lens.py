@@ -54,8 +54,8 @@ class Lens:
         layers = np.arange(INPUT_LAYER, len(self.values) - 1)
         numbers = {"value": self.values.mean(1), "lo": lo, "hi": hi, "target_on_top": self.found.mean(1)}
         tops = [", ".join(f"{token!r} ×{n}" for token, n in Counter(of).most_common(3)) for of in self.tokens]
-        about = {"n": self.values.shape[1], "metric": self.metric, "top_tokens": tops}
-        return pd.DataFrame({"layer": layers, **numbers, **about})
+        columns = {"n": self.values.shape[1], "metric": self.metric, "top_tokens": tops}
+        return pd.DataFrame({"layer": layers, **numbers, **columns})
 
     def plot(self, **options: Any) -> Any:
         """The metric against the layer, with its interval; returns the matplotlib figure."""

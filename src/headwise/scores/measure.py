@@ -150,7 +150,7 @@ def measure(
     values, full = measured.values, measured.full
     if arrays.ndim == 2:
         values, full = values[0], full[0]
-    about = (
+    names = (
         model.name,
         task.name,
         chosen.name,
@@ -158,4 +158,4 @@ def measure(
         task.shared_groups(),
         options.get("seed", 0),
     )
-    return Measurement(values, full, *about)
+    return Measurement(values, full, *names)

@@ -175,11 +175,11 @@ class Method(Registered):
 
     @cached_property
     def settings(self) -> type[Settings]:
-        own = settings_of(self.name, self.run) if self.option_class is None else self.option_class
+        option_class = settings_of(self.name, self.run) if self.option_class is None else self.option_class
         if not self.components:
-            return own
+            return option_class
         more: dict[str, Any] = {"components": (ComponentKinds, HEADS)}
-        return create_model(own.__name__, __base__=own, **more)
+        return create_model(option_class.__name__, __base__=option_class, **more)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -210,22 +210,22 @@ methods, method = METHODS.all, METHODS.get
 
 def own_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that this method takes."""
-    known = method(name).options
-    return {option: value for option, value in options.items() if option in known}
+    accepted = method(name).options
+    return {option: value for option, value in options.items() if option in accepted}
 
 
 def check_methods(chosen: Sequence[str], options: Mapping[str, Any], metric: str | None) -> None:
     """Refuse an option that none of the chosen methods takes, naming those that do; a wrong value; a metric (by default
     each task's own) that does not suit a method."""
-    known = {option for name in chosen for option in method(name).options}
-    for option in (option for option in options if option not in known):
+    valid = {option for name in chosen for option in method(name).options}
+    for option in (option for option in options if option not in valid):
         others = [name for name, other in methods().items() if option in other.options]
         if others:
             raise HeadwiseError(
                 f"{option} is an option of {', '.join(others)}, not of {', '.join(chosen)}; choose such a method, or "
                 f"leave {option} out"
             )
-        raise unknown("option of the methods", option, known)
+        raise unknown("option of the methods", option, valid)
     for name in chosen:
         accepted = own_options(name, options)
         method(name).settings(**accepted)
@@ -240,7 +240,7 @@ def check_metric(chosen: Method, measured: Metric, options: Mapping[str, Any]) -
             f"the method {chosen.name!r} uses the gradient at all gates 1, which is 0 or undefined for the metric "
             f"{measured.name!r}; use logit_diff or logprob, or the method 'ablation'"
         )
-    if getattr(chosen.settings(**options), "early", False) and not measured.differentiable:
+    if getattr(chosen.settings(**options), "stops_early", False) and not measured.differentiable:
         raise HeadwiseError(
             f"the metric {measured.name!r} takes few values: a head may have no effect on the first examples and a "
             "large one on others; with precision or top use a metric such as logit_diff or logprob"
@@ -254,9 +254,9 @@ def check_method_positions(chosen: Method, positions: Any, options: Mapping[str,
         raise HeadwiseError(
             f"the method {chosen.name!r} has no score for every position; positions='each' works with {able}"
         )
-    own = [name for name in options if name != "components"]
-    if positions == EACH and own:
-        raise HeadwiseError(f"{own[0]} cannot be combined with positions='each'; leave one of them out")
+    of_method = [name for name in options if name != "components"]
+    if positions == EACH and of_method:
+        raise HeadwiseError(f"{of_method[0]} cannot be combined with positions='each'; leave one of them out")
     if not chosen.ablates and positions not in ANSWERED:
         raise HeadwiseError(
             f"the method {chosen.name!r} ablates nothing, so it cannot be restricted to positions; use 'ablation' or "

@@ -97,27 +97,27 @@ def score(
         model, task, measured, settings.reference, settings.positions, seed, reference_task, batch_tokens
     )
     setup.folder = getattr(progress, "folder", None)  # of a step
-    own = dict(options)
+    method_options = dict(options)
     if chosen.components:
         setup.components = chosen.settings(**options).components  # type: ignore[attr-defined]
-        own.pop("components", None)
+        method_options.pop("components", None)
     setup.chosen = None if heads is None else _chosen_heads(setup, heads)
     steps = chosen.steps(model, task)
     if steps == len(model.heads()) * len(task):  # one step per head and example
         steps = len(setup.heads) * len(task)
     prompts = _prompt_tokens(setup) if each else []
-    if not each and chosen.signed and not getattr(chosen.settings(**options), "early", False):
+    if not each and chosen.signed and not getattr(chosen.settings(**options), "stops_early", False):
         note_too_few(task, len(setup.heads))
     with reporting(f"{method} on {task.name}", steps, progress) as setup.advance:
         if each:
             assert chosen.each is not None
             by_position = chosen.each(setup)
         else:
-            values = _checked_values(setup, method, chosen.run(setup, **own))
-    about = _about(setup, chosen, EACH if each else settings.positions, options)
+            values = _checked_values(setup, method, chosen.run(setup, **method_options))
+    fields = _about(setup, chosen, EACH if each else settings.positions, options)
     if each:
-        return PositionScores(setup.heads, by_position, _shared_tokens(prompts, by_position), **about)
-    about |= {
+        return PositionScores(setup.heads, by_position, _shared_tokens(prompts, by_position), **fields)
+    fields |= {
         "signed": chosen.signed if setup.signed is None else setup.signed,
         "exists": np.array(setup.exists),
         "components": setup.layout.components,
@@ -125,8 +125,8 @@ def score(
     examples = np.where(setup.exists, values, np.nan)
     columns = dict(setup.estimates)
     if columns:
-        return Scores(columns.pop("value"), columns.pop("stderr"), examples, **about, own=columns)
-    return Scores.from_examples(examples, **about)
+        return Scores(columns.pop("value"), columns.pop("stderr"), examples, **fields, own=columns)
+    return Scores.from_examples(examples, **fields)
 
 
 def _about(setup: Setup, chosen: Method, positions: Any, options: Mapping[str, Any]) -> dict[str, Any]:

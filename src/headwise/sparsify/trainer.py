@@ -29,9 +29,8 @@ from headwise.model.sites.patch import attention_named
 from headwise.model.sparse import edge_gates as sparse
 from headwise.model.sparse.edge_gates import EdgeCounts
 from headwise.sparsify.data import Pool
-from headwise.sparsify.objective import Multiplier, excess, excess_block
 from headwise.sparsify.settings import SparsifySettings
-from headwise.sparsify.student import Student
+from headwise.sparsify.student import Multiplier, Student, excess, excess_block
 
 # ---- the state of a training on disk, in safe formats, written whole or not at all -----------------------
 # DIR/training/settings.json: the settings; other settings in the same folder are refused. samples.safetensors: text
@@ -304,11 +303,11 @@ class Trainer:
             ours = self.student.hard_logits(part, counts)
             lost = float(excess(ours, dense, part, weight))
             totals += len(part) * np.array([lost, _cross_entropy(ours, part), _cross_entropy(dense, part)])
-        lost, own, before = totals / len(rows)
+        lost, text_loss, before = totals / len(rows)
         share = 1.0 if settings.dense else counts.share
         if self.step > 0:
             self.student.save(self.disk.out, {"step": self.step, "excess": lost, "share": share})
-        now = torch.tensor([[self.step, lost, share, own, before]], dtype=torch.float64)
+        now = torch.tensor([[self.step, lost, share, text_loss, before]], dtype=torch.float64)
         self.checks = torch.cat([self.checks, now])
 
     # ---- progress --------------------------------------------------------------------------------------

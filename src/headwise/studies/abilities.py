@@ -48,7 +48,10 @@ def abilities_of(settings: Any, bench: Workbench, model: Model) -> dict[str, Tas
     for label in settings.abilities:
         if label not in tasks:
             raise unknown("ability", label, tasks)
-    in_order = [*(known for known in ABILITIES if known in tasks), *(a for a in tasks if a not in ABILITIES)]
+    in_order = [
+        *(ability for ability in ABILITIES if ability in tasks),
+        *(a for a in tasks if a not in ABILITIES),
+    ]
     return {label: tasks[label] for label in in_order if label in (settings.abilities or tasks)}
 
 

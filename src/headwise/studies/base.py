@@ -33,7 +33,7 @@ from headwise.studies.settings.resolve import about_of, resolve
 from headwise.studies.workbench import Workbench
 
 if TYPE_CHECKING:
-    from headwise.runs.executors.ray_executor import RayExecutor
+    from headwise.runs.ray_executor import RayExecutor
 
 Body = TypeVar("Body", bound=Callable[..., None])
 
@@ -72,10 +72,15 @@ def study(
     """Decorator: make a function a study, known to `run`, the command line and the report under its name."""
 
     def register(body: Body) -> Body:
-        known = name or body.__name__
-        about: dict[str, Any] = {"question": question, "settings": settings, "section": section, "plan": plan}
-        STUDIES.add(known, Study(name=known, body=body, **about))
-        SECTIONS.add(known, section)
+        study_name = name or body.__name__
+        fields: dict[str, Any] = {
+            "question": question,
+            "settings": settings,
+            "section": section,
+            "plan": plan,
+        }
+        STUDIES.add(study_name, Study(name=study_name, body=body, **fields))
+        SECTIONS.add(study_name, section)
         return body
 
     return register
@@ -138,7 +143,7 @@ def chosen_executor(
                     f"{name} is {value!r}, but only the engine 'ray' has this option; give engine 'ray' too"
                 )
         return LocalExecutor()
-    from headwise.runs.executors.ray_executor import RayExecutor
+    from headwise.runs.ray_executor import RayExecutor
 
     bench.use_main_memory()
     return RayExecutor(**options, device=device, replica_bytes=bench.replica_bytes, progress=bench.progress)
@@ -167,7 +172,7 @@ def run(
     chosen, out = study_named(name), user_path(out)
     engine_options = {option: settings.pop(option, None) for option in ENGINE_OPTIONS}
     file = published(name) if str(file) == PUBLISHED else file
-    resolved, about = resolve(chosen.settings, file, settings), about_of(file)
+    resolved, published_setup = resolve(chosen.settings, file, settings), about_of(file)
     bench = workbench or Workbench(progress=progress)
     command = command or same_command(
         chosen, file, settings | engine_options | {"engine": engine}, out, bench
@@ -194,10 +199,10 @@ def run(
         ):
             folder.executor = executor
             folder.announce()  # other settings than before are worth knowing before hours are spent on them
-            for sentence in notes_on(about, resolved):
+            for sentence in notes_on(published_setup, resolved):
                 folder.notice(sentence)
             folder.shown = carry_out(chosen, resolved, bench, folder)
-            folder.info["about"] = about
+            folder.info["about"] = published_setup
         _write_report(folder)
     return folder
 
@@ -209,9 +214,9 @@ def plan(
     chosen = study_named(name)
     given = {option: value for option, value in settings.items() if option not in ENGINE_OPTIONS}
     file = published(name) if str(file) == PUBLISHED else file
-    resolved, about = resolve(chosen.settings, file, given), about_of(file)
+    resolved, published_setup = resolve(chosen.settings, file, given), about_of(file)
     bench = workbench or Workbench(progress=False)
-    return make_plan(chosen, resolved, bench, about, notes_on(about, resolved))
+    return make_plan(chosen, resolved, bench, published_setup, notes_on(published_setup, resolved))
 
 
 def same_command(

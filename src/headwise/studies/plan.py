@@ -123,9 +123,9 @@ def make_plan(
     kind = type(settings)
     defaults = {name: one.get_default(call_default_factory=True) for name, one in kind.model_fields.items()}
     changed = [name for name, value in defaults.items() if getattr(settings, name) != value]
-    about: dict[str, Any] = {"study": chosen.name, "question": chosen.question}
+    fields: dict[str, Any] = {"study": chosen.name, "question": chosen.question}
     quick = settings.quickened() if settings.quick else settings
-    about |= {"settings": quick.model_dump(), "changed": changed, "published": dict(published)}
+    fields |= {"settings": quick.model_dump(), "changed": changed, "published": dict(published)}
     run = PlanningRun(quick, bench)
     run.say(*notes)
     try:
@@ -133,19 +133,19 @@ def make_plan(
         models = {source: bench.model(source) for source in quick.models}
         if chosen.plan is None:
             run.say(f"the study {chosen.name!r} has no plan, so its cost is not known before it is run")
-            return Plan(**about, models=[_named(model) for model in models.values()], notes=run.notes)
+            return Plan(**fields, models=[_named(model) for model in models.values()], notes=run.notes)
         calls = list(chosen.plan(run, quick))
     except HeadwiseError as error:
-        return Plan(**about, models=list(quick.models), notes=[*run.notes, f"no cost: {error}"])
+        return Plan(**fields, models=list(quick.models), notes=[*run.notes, f"no cost: {error}"])
     tasks: dict[str, set[int]] = {}  # halves of a task are parts of one
     for task in (task for call in calls for task in _found(call.arguments, Task)):
         tasks.setdefault(task.name, set()).update(task.numbers)
     opened = {model.name: model for call in calls for model in _found(call.arguments, Model)}
-    about |= {
+    fields |= {
         "models": [_named(model) for model in opened.values()],
         "examples": {name: len(numbers) for name, numbers in tasks.items()},
     }
-    return Plan(**about, steps=_timed(calls), memory=_memory(opened.values()), notes=run.notes)
+    return Plan(**fields, steps=_timed(calls), memory=_memory(opened.values()), notes=run.notes)
 
 
 def _timed(calls: Sequence[Call[Any]]) -> list[Planned]:

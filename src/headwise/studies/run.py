@@ -16,8 +16,8 @@ from typing_extensions import TypeVar as TypeVarWithDefault
 from headwise.errors import HeadwiseError
 from headwise.runs import Call, RunFolder, compute, write_table
 from headwise.runs.compute import closing_after_errors
-from headwise.runs.folder.tables import Spool
 from headwise.runs.reader import RunTables
+from headwise.runs.tables import Spool
 
 if TYPE_CHECKING:
     import pandas as pd

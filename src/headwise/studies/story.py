@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from headwise import stats
-from headwise.charts.chart import GREY, Axis, Bars, Chart, Line, Panel, names_axis
-from headwise.charts.heatmap import head_panel, importance
+from headwise.charts.chart import GREY, Axis, Bars, Chart, Panel, names_axis, points
+from headwise.charts.heatmap import head_panel, importance_scale
 from headwise.charts.words import minus, percent
 from headwise.heads import Head, Scores
 from headwise.model.attention.attention import attention
@@ -134,9 +134,8 @@ def _picture(
 ) -> Chart:
     """Left, the head among all heads; right, the words that it looks at when it must name the person."""
     rows = estimated.table()
-    scale = importance(rows["score"], True, "Estimated effect of the head (logit difference)")
-    spot = {"dash": "none", "marker": "circle", "size": 14, "hollow": True, "width": 3, "colour": MARK}
-    ring = Line(x=[head.head], y=[head.layer], name=str(head), **spot)  # type: ignore[arg-type]
+    scale = importance_scale(rows["score"], True, "Estimated effect of the head (logit difference)")
+    ring = points([head.head], [head.layer], name=str(head), size=14, hollow=True, width=3, colour=MARK)
     heads = head_panel(rows, scale, title=f"Where {head} is (ring)")
     right = example.target.strip()
     words = [token.strip() or repr(token) for token in tokens]

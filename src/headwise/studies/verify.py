@@ -25,7 +25,7 @@ from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors
 from headwise.registry import plugin_hint
 from headwise.runs import Call, Finished, RunFolder, Store, read_info, read_table
-from headwise.runs.store.store import DamagedError, copied_store
+from headwise.runs.store import DamagedError, copied_store
 from headwise.settings import build
 from headwise.studies.base import Study, carry_out, studies, study_named
 from headwise.studies.workbench import Workbench
@@ -156,8 +156,8 @@ def _carry_out(
     chosen: Study, settings: Any, bench: Workbench, copy: Path, info: dict[str, Any], executor: Any = None
 ) -> dict[str, Call[Any]]:
     """Carry out the study on the copy; returns the calls that it asked for, by key."""
-    about = {name: info[name] for name in ("study", "settings", "fingerprints")}
-    with without_figures(), RunFolder(copy, command="verify", **about) as folder:
+    fields = {name: info[name] for name in ("study", "settings", "fingerprints")}
+    with without_figures(), RunFolder(copy, command="verify", **fields) as folder:
         folder.executor = executor
         carry_out(chosen, settings, bench, folder)
         return folder.calls

@@ -157,7 +157,7 @@ def resampled_needs(
     stays: bool = False,
     **options: Any,
 ) -> np.ndarray:
-    """`[B]`: heads needed in every resample of the examples; gains `[K, E]`, effect `[E]`. how: `groups`, `seed`."""
+    """`[B]`: heads needed in every resample of the examples; gains `[K, E]`, effect `[E]`; options: groups, seed."""
     return heads_needed(k, stats.resampled_ratio(gains.T, effect, **options), threshold, stays=stays)
 
 

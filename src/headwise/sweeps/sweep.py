@@ -144,8 +144,8 @@ def sweep(
     for ((kind, draw), sets), of_control in zip(drawn.items(), control_points_of, strict=True):
         control = measured.sweep(control_k, of_control, sets[-1].heads, seed)
         moved = tuple(drawing.moved for drawing in sets) if kind == "random_layer" else None
-        about = {"series": kind, "draw": draw, "moved": moved, "details": {"order": name}}
-        others.append(replace(control, sets=tuple(drawing.heads for drawing in sets), **about))
+        fields = {"series": kind, "draw": draw, "moved": moved, "details": {"order": name}}
+        others.append(replace(control, sets=tuple(drawing.heads for drawing in sets), **fields))
     details = {"order": name, "rows": engine.rows_spent, "batch_tokens": engine.batch_tokens}
     return replace(curve, series=name, by=ranked_by, controls=tuple(others), details=details)
 
@@ -319,14 +319,14 @@ def _ranked(
                 f"heads names {missing[0]}, which the order does not have; give heads of the order"
             )
         heads = [head for head in heads if head in chosen]
-    known = set(layout.listed())
+    components = set(layout.listed())
     for index, head in enumerate(heads):
-        if head not in known:
+        if head not in components:
             layers, width = layout.shape
             size = (
                 f"{layers} layers × {width} heads"
                 if layout.components == HEADS
-                else f"{len(known)} components"
+                else f"{len(components)} components"
             )
             raise HeadwiseError(
                 f"the order names {head}, which {model} does not have ({size}); give an order of this model's "

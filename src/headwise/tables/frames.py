@@ -71,6 +71,13 @@ def distinct(values: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(values))
 
 
+def cell_text(value: Any) -> str:
+    """A value of a table as a page shows it."""
+    if value is None or value is pd.NA or (isinstance(value, float) and value != value):
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def columns_of(rows: pd.DataFrame, *columns: str) -> dict[str, str]:
     """What these columns of the rows hold, as texts; each has one value. Columns that the table lacks are left out."""
     return {name: str(rows[name].iloc[0]) for name in columns if name in rows and len(rows)}

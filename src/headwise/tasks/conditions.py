@@ -168,10 +168,10 @@ def plain_pieces(
         # A text around the question stands inside the template; a filler stands before the question's own label.
         label.reverse()
     end = [Piece(problem.question), Piece(after, True), Piece(cue)]
-    return joined([Piece(first, True), Piece(context), *label, *end])
+    return merged_pieces([Piece(first, True), Piece(context), *label, *end])
 
 
-def joined(pieces: Sequence[Piece]) -> list[Piece]:
+def merged_pieces(pieces: Sequence[Piece]) -> list[Piece]:
     """The same text in as few pieces as possible, none of them empty."""
     groups = groupby((piece for piece in pieces if piece.text), key=lambda piece: piece.inserted)
     return [Piece("".join(piece.text for piece in group), inserted) for inserted, group in groups]
@@ -219,4 +219,4 @@ def filled_marks(rendered: str, condition: Condition, place: str, joint: str) ->
         if text:
             before, _, rest = rest.partition(mark)
             pieces += [Piece(before), Piece(text, True)]
-    return joined([*pieces, Piece(rest)])
+    return merged_pieces([*pieces, Piece(rest)])

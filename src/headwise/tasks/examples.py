@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from headwise.display import counted, html_table, shortened
+from headwise.display import counted, cut_in_the_middle, html_table
 from headwise.errors import HeadwiseError, quoted
 from headwise.settings import several
 
@@ -100,7 +100,7 @@ def _words(name: str, value: Any) -> str:
         return ", ".join(_in_quotes(text) for text in value[:4]) + ", …" * (len(value) > 4)
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {level}" for name, level in value.items())
-    return "" if value is None else shortened(value, 160).replace("\n", "⏎\n")
+    return "" if value is None else cut_in_the_middle(value, 160).replace("\n", "⏎\n")
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,7 +136,7 @@ class Task:
         foils = f", not {quoted(first.foils[0], 30)}" if first.foils else ""
         return (
             f"Task({self.name!r}, {counted(len(self), 'example')}, metric {self.metric}; first: "
-            f"{shortened(first.prompt, 70)!r} → {quoted(first.target, 30)}{foils})"
+            f"{cut_in_the_middle(first.prompt, 70)!r} → {quoted(first.target, 30)}{foils})"
         )
 
     def _repr_html_(self) -> str:

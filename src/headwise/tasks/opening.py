@@ -126,8 +126,8 @@ def as_task(source: TaskLike, model: HasTokens, options: dict[str, Any]) -> Task
     """The task itself, or the one that `task` makes of the source; options of a file are taken out of `options`."""
     if isinstance(source, Task):
         return source
-    own = {name: options.pop(name) for name in (*FILE, *SHOTS, *COMPANIONS) if name in options}
-    return task(source, model=model, **own)
+    task_options = {name: options.pop(name) for name in (*FILE, *SHOTS, *COMPANIONS) if name in options}
+    return task(source, model=model, **task_options)
 
 
 def prompts_of(source: Any, model: HasTokens) -> list[Any]:
@@ -185,12 +185,12 @@ def check_task(
     Returns the examples of a file; None for a built-in task, and for a file that only a tokenizer (`text`) can read.
     """
     check_options(options)
-    own = {name: value for name, value in options.items() if name not in (*SHOTS, *COMPANIONS)}
+    task_options = {name: value for name, value in options.items() if name not in (*SHOTS, *COMPANIONS)}
     for kind in COMPANIONS:
         check_source(options.get(kind, ()))
     if _is_data(source):
-        return check_file(source, own, text)
-    registry.check_family_options(registry.FAMILIES.get(source), own)
+        return check_file(source, task_options, text)
+    registry.check_family_options(registry.FAMILIES.get(source), task_options)
     return None
 
 
@@ -199,9 +199,9 @@ def check_given(settings: Mapping[str, Any]) -> None:
     sources = [*several(settings.get("tasks", ())), *several(settings.get("data", ()))]
     options = settings.get("task_options", {})
     if isinstance(options, Mapping) and not set(options) & set(sources):  # else they are given by task
-        own = {**options, **{name: settings[name] for name in FILE if name in settings}}
+        given = {**options, **{name: settings[name] for name in FILE if name in settings}}
         for source in (source for source in sources if isinstance(source, str) and _is_data(source)):
-            check_task(source, own)
+            check_task(source, given)
 
 
 def depends_on_tokenizer(source: str, options: Mapping[str, Any]) -> bool:

@@ -59,7 +59,7 @@ def few_shot(
         moved = prompt.rfind(example.prompt)
         spans = {name: (a + moved, b + moved) for name, (a, b) in example.spans.items()}
         examples.append(replace(example, prompt=prompt, counterfactual=other, spans=spans))
-    about = {
+    shown = {
         "k": k,
         "template": template,
         "separator": separator,
@@ -68,7 +68,7 @@ def few_shot(
         "pool_size": len(shots),
         "not_scored": len(task) - len(scored),
     }
-    return Task(task.name, tuple(examples), task.metric, {**task.settings, "shots": about})
+    return Task(task.name, tuple(examples), task.metric, {**task.settings, "shots": shown})
 
 
 def check_shots(k: int, template: str, separator: str) -> Template:

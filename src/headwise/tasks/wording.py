@@ -26,10 +26,10 @@ PENALTY = 1.0
 """Weight of the squared penalty of the regression."""
 
 
-def words(text: str) -> list[str]:
+def lower_case_words(text: str) -> list[str]:
     """The lower-case words, numbers and punctuation marks of a text; signs such as + and = are words too.
 
-    >>> words("Ana's 12 pears?")
+    >>> lower_case_words("Ana's 12 pears?")
     ['ana', "'", 's', '12', 'pears', '?']
     """
     return _WORD.findall(text.lower())
@@ -62,7 +62,7 @@ def bag_of_words_accuracy(
     hits = 0
     for held_out in range(FOLDS):
         train, test = (np.flatnonzero(part).tolist() for part in (fold != held_out, fold == held_out))
-        column = {w: c for c, w in enumerate(sorted({w for i in train for w in words(texts[i])}))}
+        column = {w: c for c, w in enumerate(sorted({w for i in train for w in lower_case_words(texts[i])}))}
         weights = _fit(_counts(texts, train, column), np.eye(len(classes))[y[train]])
         guess = (_counts(texts, test, column) @ weights).argmax(axis=1)
         hits += int((guess == y[test]).sum())
@@ -85,7 +85,7 @@ def _counts(texts: Sequence[str], rows: Sequence[int], column: dict[str, int]) -
     """How often each word is in each text, [N, W + 1], with a constant as last column; sparse, as texts are."""
     from scipy.sparse import csr_matrix
 
-    counted = [(r, column[w]) for r, i in enumerate(rows) for w in words(texts[i]) if w in column]
+    counted = [(r, column[w]) for r, i in enumerate(rows) for w in lower_case_words(texts[i]) if w in column]
     cells = np.array(counted + [(r, len(column)) for r in range(len(rows))]).T
     return csr_matrix((np.ones(cells.shape[1]), cells), shape=(len(rows), len(column) + 1))  # repeats add up
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-import headwise as hw
 from headwise.metrics import metric
 from headwise.model.backward import Packed, packing_works, plain_unembedding, target_logprobs
 from headwise.model.forward.run import Pass
@@ -16,7 +15,7 @@ from headwise.model.measure.engine import Engine
 from headwise.model.tokens.encode import encode_rows
 from headwise.model.verify.tiny import tiny_model
 from headwise.scores.gates.likelihood import GateLikelihood
-from helpers import plain_logits, word_task
+from helpers import plain_logits, word_model, word_task
 
 
 @pytest.mark.parametrize(
@@ -62,8 +61,8 @@ def test_slopes_are_the_same_packed_and_padded_for_every_reference(tiny, referen
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "cohere", "gpt_neox"])
-def test_slopes_of_capped_and_scaled_logits_are_those_of_the_engine(word_tokenizer, family):
-    model = hw.load(tiny_model(family, vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name=family)
+def test_slopes_of_capped_and_scaled_logits_are_those_of_the_engine(family):
+    model = word_model(family)
     task = word_task(4, equal_length=False)
     values, slopes = GateLikelihood(model, task).gradients(np.ones((1, *model.shape)), np.arange(4)[None])
     each, per_example = Engine(model, task, metric("mean_logprob")).gradients()

@@ -14,15 +14,9 @@ from headwise.model.edges.circuit import Circuits
 from headwise.model.edges.parts import take_apart
 from headwise.model.measure.engine import Engine
 from headwise.model.verify.families import shipped
-from headwise.model.verify.tiny import tiny_model
-from helpers import word_task
+from helpers import word_model, word_task
 
 ALL = ("heads", "mlps", "input")
-
-
-def loaded(family, tokenizer, **more):
-    hf = tiny_model(family, vocab_size=len(tokenizer), **more)
-    return hw.load(hf, tokenizer=tokenizer, name=family)
 
 
 def by_hooks(model):
@@ -84,8 +78,8 @@ def scored(model, task, edges, reference="zero", **more):
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "olmo2", "granite", "mixtral"])
 @pytest.mark.parametrize("reference", ["zero", "patch"])
-def test_exact_edges_equal_path_patching_by_hooks(family, reference, word_tokenizer):
-    model, task = loaded(family, word_tokenizer), word_task(3, equal_length=False)
+def test_exact_edges_equal_path_patching_by_hooks(family, reference):
+    model, task = word_model(family), word_task(3, equal_length=False)
     slow = by_hooks(model)
     for edge, values in scored(model, task, SOME, reference).items():
         expected = [effect_by_hooks(model, slow, example, edge, kind=reference) for example in task]
@@ -94,8 +88,8 @@ def test_exact_edges_equal_path_patching_by_hooks(family, reference, word_tokeni
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "olmo2", "granite"])
-def test_with_moving_mlps_edges_equal_hooks_that_hold_heads_alone(family, word_tokenizer):
-    model, task = loaded(family, word_tokenizer), word_task(2, equal_length=False)
+def test_with_moving_mlps_edges_equal_hooks_that_hold_heads_alone(family):
+    model, task = word_model(family), word_task(2, equal_length=False)
     slow = MovingEdgeByHooks(model.hf, model.hf.model.layers, heads=model.shape[1])
     held, moved = (scored(model, task, SOME, "patch", mlps=mlps) for mlps in ("hold", "move"))
     for edge, values in moved.items():
@@ -118,8 +112,8 @@ FROM_LATER_BLOCKS = [
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 @pytest.mark.parametrize("batch_tokens", [None, 24])
-def test_moving_mlps_need_no_sender_in_the_first_block(family, batch_tokens, word_tokenizer):
-    model, task = loaded(family, word_tokenizer), word_task(3, equal_length=False)
+def test_moving_mlps_need_no_sender_in_the_first_block(family, batch_tokens):
+    model, task = word_model(family), word_task(3, equal_length=False)
     slow = MovingEdgeByHooks(model.hf, model.hf.model.layers, heads=model.shape[1])
     for edges in FROM_LATER_BLOCKS:
         found = scored(model, task, edges, "patch", mlps="move", batch_tokens=batch_tokens)
@@ -130,9 +124,9 @@ def test_moving_mlps_need_no_sender_in_the_first_block(family, batch_tokens, wor
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
-def test_moving_mlps_of_other_blocks_carry_a_sender_to_the_logits(family, word_tokenizer):
+def test_moving_mlps_of_other_blocks_carry_a_sender_to_the_logits(family):
     """All head outputs are held by hooks and only the sender is 0, so that MLPs alone pass the change on."""
-    model, task = loaded(family, word_tokenizer), word_task(2)
+    model, task = word_model(family), word_task(2)
     layers = model.hf.transformer.h if family == "gpt2" else model.hf.gpt_neox.layers
     outputs = [layer.attn.c_proj if family == "gpt2" else layer.attention.dense for layer in layers]
     slow, heads = EdgeByHooks(model.hf, layers), model.shape[1]
@@ -170,19 +164,19 @@ def test_edges_of_the_bundled_model_with_moving_mlps_equal_hooks(smollm2):
         assert values == pytest.approx(expected, abs=2e-4), str(edge)
 
 
-def test_an_unknown_way_of_mlps_is_refused(word_tokenizer):
-    model = loaded("llama", word_tokenizer)
+def test_an_unknown_way_of_mlps_is_refused():
+    model = word_model("llama")
     with pytest.raises(hw.HeadwiseError, match="hold, move"):
         hw.edges(model, word_task(1), into="L1H0", mlps="free", progress=False)
 
 
 @pytest.mark.slow
-def test_exact_edges_equal_hooks_in_at_least_forty_families(word_tokenizer):
+def test_exact_edges_equal_hooks_in_at_least_forty_families():
     task = word_task(1)
     agreed, told = [], []
     for family in (family.name for family in shipped()[1] if family.how.startswith("attention function")):
         try:
-            model = loaded(family, word_tokenizer)
+            model = word_model(family)
             take_apart(model)
             slow = by_hooks(model)
             attention = slow.attention(slow.layers[0])
@@ -214,8 +208,8 @@ def test_exact_edges_equal_hooks_in_at_least_forty_families(word_tokenizer):
     assert len(agreed) >= 40, f"{len(agreed)} families agree: {agreed}; hooks failed: {told}"
 
 
-def test_an_edge_that_a_circuit_drops_alone_has_its_exact_score(word_tokenizer):
-    model, task = loaded("qwen3", word_tokenizer), word_task(4)
+def test_an_edge_that_a_circuit_drops_alone_has_its_exact_score():
+    model, task = word_model("qwen3"), word_task(4)
     found = hw.edges(model, task, reference="patch", components=ALL, progress=False)
     values, full = circuit_values(
         model, task, found.edges, np.ones((len(found), len(found)), bool) ^ np.eye(len(found), dtype=bool)
@@ -232,8 +226,8 @@ def circuit_values(model, task, edges, keep, reference="patch"):
         return np.concatenate(parts), circuits.values(np.ones((1, len(edges)), bool))
 
 
-def test_a_circuit_without_the_edges_of_one_sender_is_the_ablated_model(word_tokenizer):
-    model, task = loaded("llama", word_tokenizer), word_task(4)
+def test_a_circuit_without_the_edges_of_one_sender_is_the_ablated_model():
+    model, task = word_model("llama"), word_task(4)
     edges = hw.edges(model, task, "attribution", reference="mean", components=ALL, progress=False).edges
     nodes = hw.score(model, task, reference="mean", components=ALL, progress=False)
     senders = [hw.Head(1, 2), hw.Head(3, 0), hw.Head(2, -1), hw.Head(0, -2)]
@@ -243,8 +237,8 @@ def test_a_circuit_without_the_edges_of_one_sender_is_the_ablated_model(word_tok
     assert full - values == pytest.approx(expected, abs=2e-5)
 
 
-def test_a_circuit_without_any_edge_has_nothing_left(word_tokenizer):
-    model, task = loaded("llama", word_tokenizer), word_task(4)
+def test_a_circuit_without_any_edge_has_nothing_left():
+    model, task = word_model("llama"), word_task(4)
     edges = hw.edges(model, task, "attribution", components=ALL, progress=False).edges
     values, _ = circuit_values(model, task, edges, np.zeros((1, len(edges)), bool), "zero")
     engine = Engine(model, task, metric("logit_diff"), components=ALL)
@@ -252,16 +246,16 @@ def test_a_circuit_without_any_edge_has_nothing_left(word_tokenizer):
     assert values == pytest.approx(nothing, abs=1e-5)
 
 
-def test_a_counterfactual_equal_to_the_prompt_changes_exactly_nothing(word_tokenizer):
+def test_a_counterfactual_equal_to_the_prompt_changes_exactly_nothing():
     from dataclasses import replace
 
-    model, task = loaded("llama", word_tokenizer), word_task(3)
+    model, task = word_model("llama"), word_task(3)
     same = replace(task, examples=tuple(replace(e, counterfactual=e.prompt) for e in task))
     assert (hw.edges(model, same, reference="patch", components=ALL, progress=False).examples == 0).all()
 
 
-def test_few_tokens_per_pass_give_the_same_edges(word_tokenizer):
-    model, task = loaded("llama", word_tokenizer), word_task(3, equal_length=False)
+def test_few_tokens_per_pass_give_the_same_edges():
+    model, task = word_model("llama"), word_task(3, equal_length=False)
     many = hw.edges(model, task, reference="mean", progress=False)
     few = hw.edges(model, task, reference="mean", batch_tokens=24, progress=False)
     assert few.examples == pytest.approx(many.examples, abs=1e-5)
@@ -270,6 +264,6 @@ def test_few_tokens_per_pass_give_the_same_edges(word_tokenizer):
 @pytest.mark.parametrize(
     ("family", "reason"), [("gptj", "projection hook"), ("falcon_h1", "exactly one part")]
 )
-def test_a_family_whose_blocks_cannot_be_taken_apart_is_refused(family, reason, word_tokenizer):
+def test_a_family_whose_blocks_cannot_be_taken_apart_is_refused(family, reason):
     with pytest.raises(hw.HeadwiseError, match=reason):
-        hw.edges(loaded(family, word_tokenizer), word_task(2), progress=False)
+        hw.edges(word_model(family), word_task(2), progress=False)

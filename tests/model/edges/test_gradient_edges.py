@@ -13,7 +13,7 @@ from headwise.model.edges.exact import ExactEdges
 from headwise.model.edges.parts import take_apart
 from headwise.model.measure.engine import Engine
 from headwise.model.verify.tiny import tiny_model
-from helpers import word_task
+from helpers import word_model, word_task
 
 ALL = ("heads", "mlps", "input")
 STEP = 1e-6
@@ -89,15 +89,17 @@ def test_all_integrated_edges_sum_to_what_the_model_adds_to_nothing(tiny64):
 
 @pytest.mark.parametrize("family", ["gemma3_text", "olmo2", "flex_olmo", "nanochat"])
 @pytest.mark.parametrize(("reference", "steps"), [("mean", 6), ("zero", 20)])
-def test_a_norm_before_the_stream_bends_no_sum_of_integrated_edges(family, reference, steps, word_tokenizer):
+def test_a_norm_before_the_stream_bends_no_sum_of_integrated_edges(family, reference, steps):
     """After heads, before experts that have no slope (FlexOlmo), or after the embeddings (nanochat).
 
     Towards zero such a norm bends more and more: at low gates only the slope itself is right.
     """
-    hf = tiny_model(family, vocab_size=len(word_tokenizer))
-    model, task = hw.load(hf, tokenizer=word_tokenizer, name=family), word_task(2)
-    how = {"reference": reference, "components": ALL, "steps": steps, "progress": False}
-    found, nodes = hw.edges(model, task, "integrated", **how), hw.score(model, task, "integrated", **how)
+    model, task = word_model(family), word_task(2)
+    options = {"reference": reference, "components": ALL, "steps": steps, "progress": False}
+    found, nodes = (
+        hw.edges(model, task, "integrated", **options),
+        hw.score(model, task, "integrated", **options),
+    )
     for sender in dict.fromkeys(edge.sender for edge in found):
         total = found.examples[:, [n for n, edge in enumerate(found) if edge.sender == sender]].sum(axis=1)
         expected = nodes.examples[:, sender.layer, sender.head]
@@ -116,8 +118,8 @@ def test_a_norm_after_the_heads_is_seen_in_every_precision(family, linear, dtype
 
 def test_integrated_edges_of_kl_sum_to_its_integrated_score(tiny64):
     """The metric compares with the plain model, whose logits each level needs beside its own."""
-    how = {"metric": "kl", "reference": "mean", "components": ALL, "steps": 4, "progress": False}
-    found, nodes = (ask(tiny64, word_task(3), "integrated", **how) for ask in (hw.edges, hw.score))
+    options = {"metric": "kl", "reference": "mean", "components": ALL, "steps": 4, "progress": False}
+    found, nodes = (ask(tiny64, word_task(3), "integrated", **options) for ask in (hw.edges, hw.score))
     for sender in dict.fromkeys(edge.sender for edge in found):
         total = found.examples[:, [n for n, edge in enumerate(found) if edge.sender == sender]].sum(axis=1)
         assert total == pytest.approx(nodes.examples[:, sender.layer, sender.head], abs=1e-6), str(sender)

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-import headwise as hw
 from headwise.heads import Head, keep_gates, mask_gates, single_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.verify.proof import verify
 from headwise.model.verify.tiny import tiny_model
-from helpers import make_word_tokenizer, word_task
+from helpers import word_model, word_task
 
 
 def nested(model, make=mask_gates):
@@ -84,8 +83,7 @@ def test_single_heads_of_several_layers_share_one_batch(tiny):
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "opt", "bloom", "gemma3_text", "falcon"])
 def test_other_families_share_or_run_in_full_with_the_same_values(family):
-    tokenizer = make_word_tokenizer()
-    model = hw.load(tiny_model(family, vocab_size=len(tokenizer)), tokenizer=tokenizer, name=family)
+    model = word_model(family)
     proven, gates = model.capabilities.share_rows, nested(model)
     if family in ("gpt2", "gpt_neox", "opt"):
         assert proven

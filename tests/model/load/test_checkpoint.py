@@ -12,15 +12,13 @@ from safetensors.torch import load_file, save_file
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.verify.tiny import tiny_model
-from helpers import make_word_tokenizer
+from helpers import make_word_tokenizer, saved_word_model
 
 
 @pytest.fixture
 def folder(tmp_path):
-    tokenizer = make_word_tokenizer()
     place = tmp_path / "mine"
-    tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(place)
-    tokenizer.save_pretrained(place)
+    saved_word_model(place, "llama")
     return place
 
 

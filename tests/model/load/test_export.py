@@ -105,8 +105,8 @@ def test_layers_that_share_a_projection_must_be_masked_alike(tiny):
     attention[2].o_proj = attention[1].o_proj
     tiny.hooks.sites[2].projections = tiny.hooks.sites[1].projections
     differs = mask_gates([Head(1, 0)], tiny.shape, 0.0)
-    said = r"layers 1 and 2 .* share one output projection"
-    with pytest.raises(HeadwiseError, match=said), baked(tiny.hooks, differs):
+    message = r"layers 1 and 2 .* share one output projection"
+    with pytest.raises(HeadwiseError, match=message), baked(tiny.hooks, differs):
         pass
     alike = mask_gates([Head(1, 0), Head(2, 0)], tiny.shape, 0.5)
     wanted = gated(tiny, [Head(1, 0), Head(2, 0)], 0.5)

@@ -58,9 +58,9 @@ def test_a_tokenizer_that_lost_its_merges_is_refused_with_the_version_of_transfo
     wrong = tokenizer_of(vocabulary(), merges_of(["Ġt"]))
     with pytest.raises(HeadwiseError) as refused:
         check_tokenizer(file, wrong)
-    said = str(refused.value)
-    assert f"transformers {transformers.__version__} makes of words.gguf is wrong" in said
-    assert "' the' becomes ['Ġt', 'h', 'e']" in said
+    message = str(refused.value)
+    assert f"transformers {transformers.__version__} makes of words.gguf is wrong" in message
+    assert "' the' becomes ['Ġt', 'h', 'e']" in message
 
 
 def test_a_tokenizer_whose_ids_are_shifted_is_refused(file):

@@ -14,13 +14,12 @@ from headwise.errors import HeadwiseError
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.verify.tiny import tiny_model
-from helpers import word_task
+from helpers import saved_word_model, word_task
 
 
 @pytest.fixture
-def folder(tmp_path, word_tokenizer):
-    tiny_model("llama", vocab_size=len(word_tokenizer)).save_pretrained(tmp_path / "mine")
-    word_tokenizer.save_pretrained(tmp_path / "mine")
+def folder(tmp_path):
+    saved_word_model(tmp_path / "mine", "llama")
     return tmp_path / "mine"
 
 
@@ -158,8 +157,8 @@ def test_weights_that_are_not_finite_are_named_when_a_model_is_loaded(folder, wo
         hf.model.layers[2].mlp.up_proj.weight[1] = value
     hf.save_pretrained(folder)
     source = {"source": hf, "tokenizer": word_tokenizer} if live else {"source": folder, "device": "cpu"}
-    said = r"1 of \d+ values of model\.embed_tokens\.weight are NaN or infinite .*\(1 more tensors have some too\)"
-    with pytest.raises(HeadwiseError, match=said):
+    message = r"1 of \d+ values of model\.embed_tokens\.weight are NaN or infinite .*\(1 more tensors have some too\)"
+    with pytest.raises(HeadwiseError, match=message):
         hw.load(**source)
 
 

@@ -21,7 +21,7 @@ from headwise.model.load.export import export, heads_to_cut
 from headwise.model.verify.tiny import tiny_model
 from headwise.sweeps.removal import mean_order, removal
 from headwise.tasks.plain_text import passages
-from helpers import word_task
+from helpers import saved_word_model, word_task
 
 # Plain; biases on q, k, v; a norm per head; sliding windows; soft-capping; clipping; factors; layers without positions;
 # fused projections; parallel blocks; experts; sinks; an output gate beside linear attention; layers without attention.
@@ -255,9 +255,7 @@ def test_passages_are_spread_over_the_text_and_do_not_overlap():
 
 
 def test_the_command_ranks_on_a_text_cuts_and_measures_both_models(word_tokenizer, tmp_path):
-    model = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512)
-    model.save_pretrained(tmp_path / "model")
-    word_tokenizer.save_pretrained(tmp_path / "model")
+    saved_word_model(tmp_path / "model", "llama", max_position_embeddings=512)
     words = sorted(set(word_tokenizer.get_vocab()) - set(word_tokenizer.all_special_tokens))
     drawn = np.random.default_rng(0).choice(words, 96 * 20)
     (tmp_path / "text.txt").write_text(" ".join(drawn))

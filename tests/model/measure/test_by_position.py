@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-import headwise as hw
 from headwise.heads import single_gates
 from headwise.metrics import metric
 from headwise.model.measure.by_position import position_effects, position_gradients
 from headwise.model.measure.engine import Engine
-from headwise.model.verify.tiny import tiny_model
-from helpers import HeadsByHook, plain_logits, recorded, word_task
+from helpers import HeadsByHook, plain_logits, recorded, word_model, word_task
 
 
 def references(model, task, reference):
@@ -76,9 +74,8 @@ def test_positions_before_the_first_difference_are_exactly_0_and_cost_nothing(ti
 @pytest.mark.parametrize(
     ("family", "able"), [("gpt2", True), ("gpt_neox", True), ("gemma3_text", False), ("bloom", False)]
 )
-def test_tokens_before_a_position_are_run_once_where_that_is_exact(word_tokenizer, family, able):
-    hf = tiny_model(family, vocab_size=len(word_tokenizer))
-    model, task = hw.load(hf, tokenizer=word_tokenizer, name=family), word_task(3, equal_length=False)
+def test_tokens_before_a_position_are_run_once_where_that_is_exact(family, able):
+    model, task = word_model(family), word_task(3, equal_length=False)
     gates = single_gates(model.heads()[:3], model.shape)
     found = position_effects(engine_of(model, task), gates)
     assert model.capabilities.past is able

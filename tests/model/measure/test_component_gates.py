@@ -14,8 +14,7 @@ from headwise.heads import COMPONENTS, Head, keep_gates, mask_gates, ones, singl
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.references import REFERENCES, register
-from headwise.model.verify.tiny import tiny_model
-from helpers import HeadsByHook, plain_logits, word_task
+from helpers import HeadsByHook, plain_logits, word_model, word_task
 
 DOWN = {
     "llama": r"layers\.{}\.mlp\.down_proj\.",
@@ -35,18 +34,14 @@ DOWN = {
 blocks (GPT-J, GPT-NeoX, Phi, Cohere), experts (Mixtral), matrices in the block itself (OPT), a multiplier (Granite)."""
 
 
-def loaded(family, tokenizer):
-    return hw.load(tiny_model(family, vocab_size=len(tokenizer)), tokenizer=tokenizer, name=family)
-
-
 def engine(model, task=None, reference="zero", **more):
-    how = {"components": COMPONENTS, "reference": reference, **more}
-    return Engine(model, task or word_task(4), metric("logit_diff"), **how)
+    options = {"components": COMPONENTS, "reference": reference, **more}
+    return Engine(model, task or word_task(4), metric("logit_diff"), **options)
 
 
 @pytest.mark.parametrize("family", DOWN)
-def test_a_gate_on_an_mlp_equals_zeroing_its_last_map(family, word_tokenizer):
-    model = loaded(family, word_tokenizer)
+def test_a_gate_on_an_mlp_equals_zeroing_its_last_map(family):
+    model = word_model(family)
     measured = engine(model)
     gates = mask_gates([Head(1, -1), Head(2, -1)], measured.layout)
     gated = measured.measure(gates[None]).values[0]
@@ -65,8 +60,8 @@ def test_a_gate_on_an_mlp_equals_zeroing_its_last_map(family, word_tokenizer):
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "gemma3_text", "opt", "granite"])
 @pytest.mark.parametrize("reference", ["zero", "mean"])
-def test_a_gate_on_the_input_equals_replacing_every_embedding(family, reference, word_tokenizer):
-    model = loaded(family, word_tokenizer)
+def test_a_gate_on_the_input_equals_replacing_every_embedding(family, reference):
+    model = word_model(family)
     measured = engine(model, reference=reference)
     gated = measured.measure(mask_gates([Head(0, -2)], measured.layout)[None]).values[0]
     table = model.hf.get_input_embeddings()
@@ -233,8 +228,8 @@ def test_heads_alone_are_computed_bit_for_bit_as_without_components(tiny):
         ("jamba", ["mlps"], "cannot be gated"),
     ],
 )
-def test_a_family_whose_mlps_are_not_found_is_refused_in_a_sentence(family, kinds, said, word_tokenizer):
-    model = loaded(family, word_tokenizer)
+def test_a_family_whose_mlps_are_not_found_is_refused_in_a_sentence(family, kinds, said):
+    model = word_model(family)
     with pytest.raises(HeadwiseError, match=said):
         engine(model, components=kinds)
 

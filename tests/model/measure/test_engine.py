@@ -12,9 +12,8 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, keep_gates, mask_gates, ones, single_gates
 from headwise.metrics import metric, metrics
 from headwise.model.measure.engine import Engine
-from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
-from helpers import HeadsByHook, plain_logits, recorded, word_task
+from helpers import HeadsByHook, plain_logits, recorded, word_model, word_task
 
 
 def one_by_one(model, task, gates, reference=None):
@@ -119,10 +118,10 @@ def test_the_position_mean_reference_refuses_prompts_of_another_length_than_its_
     def of_length(*lengths: int) -> Task:
         return Task("words", tuple(Example("the " * n + "cat", " dog", (" bird",)) for n in lengths))
 
-    how = {"reference": "position_mean", "reference_task": of_length(of_reference, of_reference)}
+    options = {"reference": "position_mean", "reference_task": of_length(of_reference, of_reference)}
     with pytest.raises(HeadwiseError, match="prompts as long as those of its reference examples"):
-        Engine(tiny, of_length(*words), metric("logit_diff"), **how)
-    assert Engine(tiny, of_length(of_reference), metric("logit_diff"), **how).full().shape == (1,)
+        Engine(tiny, of_length(*words), metric("logit_diff"), **options)
+    assert Engine(tiny, of_length(of_reference), metric("logit_diff"), **options).full().shape == (1,)
 
 
 def test_the_patch_reference_is_the_counterfactual_run(tiny):
@@ -312,9 +311,8 @@ def test_unknown_references_and_positions_name_the_nearest(tiny, option, value, 
 @pytest.mark.parametrize(
     "family", ["gpt2", "gptj", "gpt_oss", "gemma2", "deepseek_v3", "jamba", "falcon", "gemma3_text"]
 )
-def test_one_head_off_equals_edited_weights_in_other_families(family, word_tokenizer):
-    hf = tiny_model(family, vocab_size=len(word_tokenizer))
-    model = hw.load(hf, tokenizer=word_tokenizer, name=family)
+def test_one_head_off_equals_edited_weights_in_other_families(family):
+    model = word_model(family)
     task = word_task(3, equal_length=False)
     engine = Engine(model, task, metric("logprob"))
     head = model.heads()[-1]
@@ -330,10 +328,8 @@ def test_one_head_off_equals_edited_weights_in_other_families(family, word_token
         assert gated[e] == pytest.approx(float(expected), abs=1e-4)
 
 
-def test_heads_that_a_hybrid_does_not_have_are_never_gated(word_tokenizer):
-    model = hw.load(
-        tiny_model("jamba", vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name="jamba"
-    )
+def test_heads_that_a_hybrid_does_not_have_are_never_gated():
+    model = word_model("jamba")
     engine = Engine(model, word_task(3), metric("logprob"))
     gates = np.where(model.exists, 1.0, 0.0)[None]
     assert np.array_equal(engine.measure(gates).effects, np.zeros((1, 3)))

@@ -42,8 +42,8 @@ def jointly(engine, units=UNITS, **options):
 @pytest.mark.parametrize("name", ["logit_diff", "kl", "accuracy"])
 @pytest.mark.parametrize("batch_tokens", [None, 40])
 def test_pairs_that_enter_midway_have_the_values_of_a_whole_run(tiny, reference, name, batch_tokens):
-    how = {"reference": reference, "batch_tokens": batch_tokens}
-    engine = Engine(tiny, word_task(7), metric(name), **how)
+    options = {"reference": reference, "batch_tokens": batch_tokens}
+    engine = Engine(tiny, word_task(7), metric(name), **options)
     np.testing.assert_allclose(jointly(engine), directly(engine), atol=1e-4)
 
 

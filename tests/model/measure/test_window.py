@@ -14,8 +14,7 @@ from headwise.errors import HeadwiseError
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.verify import shortcuts
-from headwise.model.verify.tiny import tiny_model
-from helpers import WORDS
+from helpers import WORDS, word_model
 
 SINK, WINDOW = 2, 5
 HOW = {"reference": "window", "window": WINDOW, "sink": SINK}
@@ -53,9 +52,8 @@ def explicit_values(model, task, gates, sink=SINK, window=WINDOW):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_windowed_heads_equal_masks_written_out(family, word_tokenizer):
-    hf = tiny_model(family, vocab_size=len(word_tokenizer))
-    model, task = hw.load(hf, tokenizer=word_tokenizer, name=family), long_task()
+def test_windowed_heads_equal_masks_written_out(family):
+    model, task = word_model(family), long_task()
     gates = some_gates(model.shape)
     found = hw.measure(model, task, gates, **HOW, progress=False)
     expected = np.stack([explicit_values(model, task, one) for one in gates])
@@ -113,8 +111,8 @@ def test_at_one_position_the_head_sees_less_there_alone(tiny):
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "mistral"])
-def test_generation_in_padded_batches_equals_masks_written_out(family, word_tokenizer):
-    model = hw.load(tiny_model(family, vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name=family)
+def test_generation_in_padded_batches_equals_masks_written_out(family):
+    model = word_model(family)
     gates = some_gates(model.shape, 2)
     prompts = [example.prompt for example in long_task((24, 19, 9))]
     found = hw.generate(model, prompts, gates, max_new_tokens=10, **HOW, progress=False)
@@ -150,7 +148,7 @@ def test_a_view_that_nothing_is_longer_than_is_refused(tiny):
         hw.generate(tiny, "the cat", ablate=["L0H0"], reference="window", progress=False)
 
 
-def test_what_has_no_view_is_refused(tiny, word_tokenizer):
+def test_what_has_no_view_is_refused(tiny):
     task = long_task()
     with pytest.raises(HeadwiseError, match="MLP0 sees nothing"):
         hw.score(tiny, task, components=["heads", "mlps"], **HOW, progress=False)
@@ -158,9 +156,7 @@ def test_what_has_no_view_is_refused(tiny, word_tokenizer):
         hw.score(tiny, task, "direct", metric="logit_diff", **HOW, progress=False)
     with pytest.raises(HeadwiseError, match="computed in each pass, and the edges"):
         hw.edges(tiny, task, reference="window", progress=False)
-    falcon = hw.load(
-        tiny_model("gptj", vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name="gptj"
-    )
+    falcon = word_model("gptj")
     with pytest.raises(HeadwiseError, match="accessed by a projection hook"):
         hw.measure(falcon, task, ablate=["L0H0"], **HOW, progress=False)
 

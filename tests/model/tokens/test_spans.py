@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headwise.errors import HeadwiseError
 from headwise.model.tokens.spans import aligned, encoded, locate
 from headwise.model.tokens.text import Text
-from headwise.tasks.conditions import Piece, joined
+from headwise.tasks.conditions import Piece, merged_pieces
 
 CORPUS = [
     "Q: he has 3 // apples and/or 4 pears. he he he\n\nA: 3 + 4 = 7",
@@ -114,7 +114,7 @@ def check_located(tokenizer, pieces, drops_characters=False):
     ids = tokenizer(whole, add_special_tokens=False)["input_ids"]
     if not ids:
         return
-    found = locate(Text(tokenizer), joined(pieces), begin=False)
+    found = locate(Text(tokenizer), merged_pieces(pieces), begin=False)
     assert found.ids == ids  # the text is read as one, never in parts
     spans = encoded(tokenizer, whole)[1]
     for at, span in enumerate(spans):
@@ -180,7 +180,7 @@ def test_shared_tokens_are_the_same_text_in_every_prompt(kind, before, filler, a
     tokenizer = tokenizer_of(kind)
     text = Text(tokenizer)
     plain = locate(text, [Piece(before), Piece(after)], begin=False)
-    full = locate(text, joined([Piece(before), Piece(filler, True), Piece(after)]), begin=False)
+    full = locate(text, merged_pieces([Piece(before), Piece(filler, True), Piece(after)]), begin=False)
     places = aligned([plain, full])
     assert (np.diff(places, axis=1) > 0).all()  # in order, each once
     assert not full.inserted[places[1]].any()

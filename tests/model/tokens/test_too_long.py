@@ -12,17 +12,14 @@ from headwise.errors import HeadwiseError, warn_once
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.tokens.encode import encode_rows
-from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
-from helpers import make_word_tokenizer, plain_logits
+from helpers import plain_logits, word_model
 
 WORDS = ("cat", "dog", "bird", "he", "she", "saw", "met", "the", "a", "one")
 
 
 def loaded(family="llama", truncate=False, bos=None, **changed):
-    tokenizer = make_word_tokenizer()
-    hf = tiny_model(family, vocab_size=len(tokenizer), **changed)
-    return hw.load(hf, tokenizer=tokenizer, name=family, truncate=truncate, bos=bos)
+    return word_model(family, load={"truncate": truncate, "bos": bos}, **changed)
 
 
 def words(count, first=0):

@@ -7,10 +7,9 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.verify.tiny import tiny_model
 from headwise.runs import read_table
 from headwise.studies.roles.section import findings
-from helpers import run_on, word_task
+from helpers import run_on, word_model, word_task
 
 NORM_AFTER_HEADS = {
     "gemma2": "post_attention_layernorm",
@@ -26,9 +25,8 @@ NORM_AFTER_HEADS = {
 
 
 @pytest.fixture(scope="module", params=NORM_AFTER_HEADS)
-def family(request, word_tokenizer):
-    hf = tiny_model(request.param, vocab_size=len(word_tokenizer))
-    return request.param, hw.load(hf, tokenizer=word_tokenizer, name=request.param)
+def family(request):
+    return request.param, word_model(request.param)
 
 
 def test_a_norm_after_the_heads_is_noticed(family):
@@ -62,21 +60,21 @@ def test_learned_gates_refuse_zero_where_it_means_nothing(family):
 
 
 @pytest.mark.parametrize("name", ["gemma3_text", "llama"])
-def test_roles_takes_the_mean_there_and_says_so(name, word_tokenizer, tmp_path, undrawn):
-    model = hw.load(tiny_model(name, vocab_size=len(word_tokenizer)), tokenizer=word_tokenizer, name=name)
+def test_roles_takes_the_mean_there_and_says_so(name, tmp_path, undrawn):
+    model = word_model(name)
     lines = [f'{{"prompt": "{e.prompt}", "target": "{e.target}"}}' for e in word_task(8)]
     (tmp_path / "words.jsonl").write_text("\n".join(lines))
     fit = {"updates": 2, "batch": 2, "keep": 2, "window": 2}
     settings = {"tasks": [str(tmp_path / "words.jsonl")], "n": 8, "seeds": 1, "fit": fit, "k": [2]}
     run = run_on("roles", tmp_path / "run", model, random_sets=2, **settings)
-    said = [line for line in run.notices if "mean output, not 0" in line]
-    assert len(said) == (NORM_AFTER_HEADS[name] is not None)
-    expected = "mean" if said else "zero"
+    messages = [line for line in run.notices if "mean output, not 0" in line]
+    assert len(messages) == (NORM_AFTER_HEADS[name] is not None)
+    expected = "mean" if messages else "zero"
     assert set(read_table(run.path, "order")["reference"]) == {expected}
     assert (
         "mean ablation"
         in findings({n: read_table(run.path, n) for n in ("order", "shares", "joint")})[0].sentence
-    ) == bool(said)
-    if said:
+    ) == bool(messages)
+    if messages:
         with pytest.raises(HeadwiseError, match="a norm after its heads"):
             run_on("roles", tmp_path / "zero", model, reference="zero", **settings)

@@ -23,7 +23,7 @@ from runs.toy_study import run, table_bytes
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'headwise[ray]'")
 
-from headwise.runs.executors.ray_executor import ATTEMPTS, RayExecutor  # noqa: E402
+from headwise.runs.ray_executor import ATTEMPTS, RayExecutor  # noqa: E402
 
 ray.cloudpickle.register_pickle_by_value(toy_study)
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -191,7 +191,7 @@ def test_without_ray_the_sentence_says_what_to_install(monkeypatch):
 
 def test_a_cluster_of_our_own_is_closed_to_others_and_another_is_shown_the_token_there_is(tmp_path):
     """In a process of its own, because Ray reads this once, when it is imported."""
-    ray = "headwise.runs.executors.ray_executor"
+    ray = "headwise.runs.ray_executor"
     program = f"import os; from {ray} import RayExecutor as R; R(%r); print(dict(os.environ))"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     clean["HOME"] = str(tmp_path)

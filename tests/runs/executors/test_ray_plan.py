@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.runs.executors.ray_workers import SPARE, Plan, plan
+from headwise.runs.ray_workers import SPARE, Plan, plan
 
 GB = 1_000_000_000
 LAPTOP = {"CPU": 2, "memory": 20 * GB}

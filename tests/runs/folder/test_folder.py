@@ -64,7 +64,7 @@ def test_run_json_says_what_was_run_with_what_and_how_it_ended(place: Path) -> N
 
 
 def test_versions_are_found_without_importing_what_they_are_of() -> None:
-    program = "import sys; from headwise.runs.folder.info import versions; versions(); print('numpy' in sys.modules)"
+    program = "import sys; from headwise.runs.info import versions; versions(); print('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
 
 
@@ -292,7 +292,7 @@ def test_a_disk_too_full_for_a_new_run_json_still_gets_the_status(
         raise DiskError("the disk is full")
 
     folder = RunFolder(place, study="toy")
-    monkeypatch.setattr("headwise.runs.folder.info.write_json", full)
+    monkeypatch.setattr("headwise.runs.info.write_json", full)
     folder.close_after(error())
     assert read_info(place)["status"] == status
 

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwise.errors import HeadwiseError
-from headwise.runs import RunFolder, read_table, write_table
-from headwise.runs.folder import tables
+from headwise.runs import RunFolder, read_table, tables, write_table
 from runs.toy_study import tables_of
 
 SCORES = ["model", "task", "method", "layer", "head", "score", "stderr", "lo", "hi", "n", "p", "q"]

@@ -12,9 +12,9 @@ import pytest
 
 from headwise.errors import HeadwiseError
 from headwise.runs import Store
-from headwise.runs.store import store as store_module
-from headwise.runs.store.salvage import finish_salvage, salvage
-from headwise.runs.store.store import DamagedError, encode_result
+from headwise.runs import store as store_module
+from headwise.runs.salvage import finish_salvage, salvage
+from headwise.runs.store import DamagedError, encode_result
 from headwise.tables.columns import encode, to_arrow
 from runs.toy_study import calls, tables_of
 

@@ -18,7 +18,7 @@ from headwise.scores.adaptive import adaptive
 from headwise.scores.adaptive.sample import (
     Sample,
     coefficients_of,
-    joined,
+    grouped_stretches,
     left_out_variance,
     moderated,
     shared_coefficient,
@@ -427,6 +427,6 @@ def test_stretches_are_joined_in_the_cheapest_of_all_ways(seed):
     for cuts in itertools.product([False, True], repeat=count - 1):
         edges = [0, *[i + 1 for i, cut in enumerate(cuts) if cut], count]
         ways.append(list(itertools.pairwise(edges)))
-    groups = joined(needed, lengths, price)
+    groups = grouped_stretches(needed, lengths, price)
     assert [a for a, _ in groups[1:]] == [b for _, b in groups[:-1]]
     assert cost(groups) == pytest.approx(min(map(cost, ways)))

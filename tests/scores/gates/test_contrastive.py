@@ -49,8 +49,8 @@ def sides(seed):
     task = word_task(12)
     ask = {"keep": " then", "lose": " and"}
     return tuple(
-        hw.Task(name, tuple(hw.Example(e.prompt + how, e.target) for e in task.examples[seed::2]))
-        for name, how in ask.items()
+        hw.Task(name, tuple(hw.Example(e.prompt + options, e.target) for e in task.examples[seed::2]))
+        for name, options in ask.items()
     )
 
 

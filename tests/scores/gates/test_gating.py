@@ -13,7 +13,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, single_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from headwise.scores.gates.fit import FitSettings, fit_gates, random_logits, regulariser, sigmoid
+from headwise.scores.gates.fit import FitSettings, fit_logits, random_logits, regulariser, sigmoid
 from headwise.scores.gates.gating import (
     LABELS,
     always_and_ever,
@@ -253,7 +253,7 @@ def test_a_fit_stops_once_the_objective_is_flat_and_ends_where_the_full_one_ends
     exists = np.ones((1, 3), dtype=bool)
     start = random_logits((1, 3), [0, 1], 4.0)
     full, early = (
-        fit_gates(valley(best), start, exists, FitSettings(stop=stop), sign=1)
+        fit_logits(valley(best), start, exists, FitSettings(stop=stop), sign=1)
         for stop in (None, FitSettings().stop)
     )
     assert (full.updates == 500).all()
@@ -274,7 +274,7 @@ def test_a_rest_shorter_than_the_rule_asks_for_does_not_stop_a_fit():
         return -np.full(len(gates), next(taken)), np.zeros(gates.shape)
 
     quiet = FitSettings(strength=1e-9, rate=(1e-9, 1e-9))
-    fit = fit_gates(slopes, np.full((1, 1, 3), 2.0), np.ones((1, 3), dtype=bool), quiet, sign=1)
+    fit = fit_logits(slopes, np.full((1, 1, 3), 2.0), np.ones((1, 3), dtype=bool), quiet, sign=1)
     # The window that moved ends at 150, so its own mean is first calm at 175; four calm windows and the cooling.
     assert fit.updates[0] == 150 + 4 * 25 + 25
 
@@ -286,7 +286,7 @@ def test_a_fit_does_not_stop_while_heads_still_change_sides():
         return np.zeros(len(gates)), np.full(gates.shape, 1e-6)
 
     start = np.linspace(-30, -0.1, 100).reshape(1, 1, 100)
-    fit = fit_gates(slopes, start, np.ones((1, 100), dtype=bool), FitSettings(updates=200), sign=1)
+    fit = fit_logits(slopes, start, np.ones((1, 100), dtype=bool), FitSettings(updates=200), sign=1)
     assert fit.updates[0] == 200
 
 

@@ -43,8 +43,8 @@ PAIRS = [
 )
 def test_every_way_to_run_rows_gives_the_same_gradients(tiny64, components, reference, positions):
     task = word_task(6, equal_length=reference == "position_mean")
-    how = {"reference": reference, "positions": positions, "components": components}
-    engine = Engine(tiny64, task, metric("logit_diff"), **how)
+    options = {"reference": reference, "positions": positions, "components": components}
+    engine = Engine(tiny64, task, metric("logit_diff"), **options)
     gates, numbers = drawn(engine)
     values, slopes = one_by_one(engine, gates, numbers)
     longest = max(len(row.ids) for row in engine.rows)

@@ -151,7 +151,7 @@ def two_families(n=32):
 
 def test_errors_that_cancel_in_the_mean_pass_match_but_not_track(families):
     task, serving = two_families(), {Head(2, 1), Head(2, 2)}
-    how = {"reference": "zero", "rows": 2000, "seeds": 1, "progress": False}
+    options = {"reference": "zero", "rows": 2000, "seeds": 1, "progress": False}
     always = ["L1H0"]
     curve = hw.sweep(families, task, always, reference="zero", k=[0, 1], controls=(), progress=False)
     assert curve.explained()["value"].iloc[-1] == pytest.approx(1, abs=0.1)  # the mean is right with one head
@@ -174,6 +174,6 @@ def test_errors_that_cancel_in_the_mean_pass_match_but_not_track(families):
     with_match, with_track = costs("match"), costs("track")
     assert with_match[1] < with_match[0] + 0.05  # nothing is lost where the two heads come last
     assert with_track[1] > 3 * with_track[0]
-    track = hw.score(families, task, "nested", objective="track", **how)
+    track = hw.score(families, task, "nested", objective="track", **options)
     assert track.order()[0] == Head(1, 0)
     assert set(track.order()[1:3]) == serving

@@ -198,7 +198,7 @@ def test_the_command_prints_the_largest_pairs_and_writes_table_and_figure(
     assert str(backup) in lines[title + 1]
     assert len(pd.read_parquet("found/tables/interactions.parquet")) == 3
     assert (tmp_path / "found/report.html").is_file()
-    said = CliRunner().invoke(
+    message = CliRunner().invoke(
         app,
         [
             *command[:3],
@@ -213,8 +213,8 @@ def test_the_command_prints_the_largest_pairs_and_writes_table_and_figure(
             "--json",
         ],
     )
-    assert said.exit_code == 0, said.output
-    answer = json.loads(said.stdout)
+    assert message.exit_code == 0, message.output
+    answer = json.loads(message.stdout)
     best = max(answer["backups"], key=lambda row: row["difference"])
     assert Head(best["layer"], best["head"]) == backup
     assert np.isclose(best["conditional"], best["single"] + best["difference"])

@@ -63,9 +63,15 @@ def test_both_ablation_types_are_ranked_chosen_and_swept_each_on_its_own(tables,
                 "model == @model.name and method == 'integrated' and reference == @reference"
             )
             np.testing.assert_allclose(own["score"], scores.values.ravel())
-            how = {"by": "absolute", "reference": reference, "controls": (), "points": 21, "progress": False}
+            options = {
+                "by": "absolute",
+                "reference": reference,
+                "controls": (),
+                "points": 21,
+                "progress": False,
+            }
             for half, table in ((found, "choices"), (tested, "circuits")):
-                swept = hw.sweep(model, half, scores, **how)
+                swept = hw.sweep(model, half, scores, **options)
                 (row,) = (
                     tables[table]
                     .query("model == @model.name and order == 'integrated' and reference == @reference")
@@ -170,7 +176,7 @@ def test_each_ablation_type_has_a_figure_with_the_chosen_orders_and_how_they_fol
 
 
 def test_the_findings_say_what_the_other_order_takes(tables):
-    said = [finding.sentence for finding in findings(tables)]
+    messages = [finding.sentence for finding in findings(tables)]
     for row in tables["circuits"].query("chosen").to_dict("records"):
         (other,) = (
             tables["circuits"]
@@ -183,7 +189,7 @@ def test_the_findings_say_what_the_other_order_takes(tables):
             f"Apart under {under} (95 % CI "
         )
         end = f"; ranked by random order it takes {other['stays']:.0f}."
-        assert any(s.startswith(start) and s.endswith(end) for s in said), (start, said)
+        assert any(s.startswith(start) and s.endswith(end) for s in messages), (start, messages)
 
 
 def test_the_table_of_heads_names_the_ablation_type(tables):
@@ -223,12 +229,13 @@ def test_a_circuit_above_the_whole_model_is_told_with_its_heads(word_tokenizer, 
     for row in rows.to_dict("records"):
         assert row["heads"] == str(order[row["k"] - 1])
         assert row["rise"] == pytest.approx(shares[row["k"]] - shares[row["k"] - 1], abs=1e-4)
-    said = [
+    messages = [
         f.sentence
         for f in findings({name: read_table(folder.path, name) for name in ("circuits", "overshoot")})
     ]
     assert any(
-        "more than all heads together" in sentence and rows["heads"].iloc[0] in sentence for sentence in said
+        "more than all heads together" in sentence and rows["heads"].iloc[0] in sentence
+        for sentence in messages
     )
 
 

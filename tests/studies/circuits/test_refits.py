@@ -73,11 +73,12 @@ def sentence(*sizes: float, **changes) -> str:
 
 
 def test_the_sentence_is_about_means_and_says_that_prompts_are_not_followed():
-    said = sentence()
+    message = sentence()
     assert (
-        "9 of 270 heads (MLPs intact) recover 90 % of the mean logit_diff of IOI under mean ablation" in said
+        "9 of 270 heads (MLPs intact) recover 90 % of the mean logit_diff of IOI under mean ablation"
+        in message
     )
-    assert "do not follow the model: a constant does better (R² −1.1 [−2, −0.4], 25 % of prompts" in said
+    assert "do not follow the model: a constant does better (R² −1.1 [−2, −0.4], 25 % of prompts" in message
     unsure = sentence(r2=-0.2, r2_lo=-2.0, r2_hi=0.4)
     assert "do not follow the model (R² −0.2 [−2, 0.4]" in unsure
     assert "they closely follow the model (R² 0.93" in sentence(r2=0.93, r2_lo=0.9, r2_hi=0.95)

@@ -7,11 +7,9 @@ import json
 import numpy as np
 import pytest
 
-import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.verify.tiny import tiny_model
 from headwise.runs import read_table
-from helpers import run_on, word_task
+from helpers import run_on, word_model, word_task
 
 
 @pytest.fixture
@@ -20,10 +18,10 @@ def pairs(tmp_path):
     made = {}
     for number in range(3):
         own = {}
-        for side, how in (("keep", " then"), ("lose", " and")):
+        for side, options in (("keep", " then"), ("lose", " and")):
             path = tmp_path / f"{number}-{side}.jsonl"
             some = word_task(12).examples[number::3]
-            rows = [{"prompt": e.prompt + how, "target": e.target} for e in some]
+            rows = [{"prompt": e.prompt + options, "target": e.target} for e in some]
             path.write_text("\n".join(map(json.dumps, rows)))
             own[side] = str(path)
         made[f"pair {number}"] = own
@@ -57,10 +55,9 @@ def test_held_out_pairs_are_measured_and_drawn_and_no_gate_has_seen_them(tiny, p
 
 @pytest.mark.parametrize(("family", "reference"), [("llama", "zero"), ("gemma3_text", "mean")])
 def test_gates_close_on_zero_or_on_the_mean_where_a_norm_follows_the_heads(
-    family, reference, pairs, word_tokenizer, tmp_path
+    family, reference, pairs, tmp_path
 ):
-    hf = tiny_model(family, vocab_size=len(word_tokenizer))
-    model = hw.load(hf, tokenizer=word_tokenizer, name=family, bos=False, device="cpu")
+    model = word_model(family, load={"bos": False, "device": "cpu"})
     folder = carried_out(model, tmp_path / "run", pairs)
     assert set(read_table(folder.path, "scores")["reference"]) == {reference}
     if reference == "mean":

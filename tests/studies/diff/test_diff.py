@@ -23,7 +23,7 @@ from headwise.runs import read_table
 from headwise.scores.difference import diff_table
 from headwise.studies.diff.section import findings
 from headwise.studies.verify import verify
-from helpers import WORDS, bench_of, make_word_tokenizer, plain_logits, run_on
+from helpers import WORDS, bench_of, make_word_tokenizer, plain_logits, run_on, word_model
 from planted import told_apart, written
 
 WEAK = 0.3
@@ -42,9 +42,7 @@ def weakened(model, head, factor=WEAK, name="weak"):
 
 @pytest.fixture(scope="module")
 def base():
-    tokenizer = make_word_tokenizer()
-    hf = tiny_model("llama", vocab_size=len(tokenizer), max_position_embeddings=512)
-    return hw.load(hf, tokenizer=tokenizer, name="base")
+    return word_model("llama", name="base", max_position_embeddings=512)
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +88,9 @@ def test_a_difference_is_what_edited_weights_give_one_example_at_a_time(base, ta
 
 def test_the_study_gives_the_numbers_of_the_python_call_and_a_report(base, task, planted, tmp_path):
     _, weak = planted
-    file, how = written(task, tmp_path / "apart.jsonl"), {"metric": "logit_diff", "reference": "patch"}
-    folder = run_on("diff", tmp_path / "run", base, weak, tasks=[file], n=24, **how)
-    found = hw.diff(base, weak, hw.task(file, 24, model=base), **how)
+    file, options = written(task, tmp_path / "apart.jsonl"), {"metric": "logit_diff", "reference": "patch"}
+    folder = run_on("diff", tmp_path / "run", base, weak, tasks=[file], n=24, **options)
+    found = hw.diff(base, weak, hw.task(file, 24, model=base), **options)
     table = read_table(folder.path, "diff")
     pd.testing.assert_frame_equal(table, found.table(), check_dtype=False)
     outcomes = read_table(folder.path, "outcomes")
@@ -158,9 +156,9 @@ def test_the_sentence_names_a_significant_head_although_a_noisy_one_changed_more
     row |= {"lo": -1, "hi": 1, "base_score": 1.0, "tuned_score": 0.5, "layer": 0}
     rows = [{"head": 0, "difference": 2.0, "q": 0.2}, {"head": 1, "difference": -0.5, "q": 0.01}]
     table = pd.DataFrame([row | one for one in rows])
-    said = findings({"diff": table})[0].sentence
-    assert "1 of 2 heads differs" in said
-    assert "The largest of them is L0H1" in said
+    message = findings({"diff": table})[0].sentence
+    assert "1 of 2 heads differs" in message
+    assert "The largest of them is L0H1" in message
     assert "The largest change is L0H0" in findings({"diff": table.assign(q=0.2)})[0].sentence
 
 
@@ -185,7 +183,7 @@ def test_without_a_reference_heads_are_replaced_by_their_mean_with_and_without_c
     plain = hw.Task("plain", tuple(dataclasses.replace(e, counterfactual=None) for e in task), task.metric)
     for examples in (task, plain):
         found, named = (
-            hw.diff(base, weak, examples, "attribution", **how) for how in ({}, {"reference": "mean"})
+            hw.diff(base, weak, examples, "attribution", **options) for options in ({}, {"reference": "mean"})
         )
         np.testing.assert_array_equal(found.change.examples, named.change.examples)
         assert found.base.reference == found.change.reference == "mean"

@@ -13,14 +13,13 @@ import pytest
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Scores
-from headwise.model.verify.tiny import tiny_model
 from headwise.runs import Store, read_table
 from headwise.stats.orders import elbow_count
 from headwise.studies import steps
 from headwise.studies.abilities import score_labels
 from headwise.studies.functions.study import agreement_rows, overlap_rows
 from headwise.studies.steps import Scored
-from helpers import assert_same_tables, bench_of, cut_short, every_format, labelled_file, run_on
+from helpers import assert_same_tables, bench_of, cut_short, every_format, labelled_file, run_on, word_model
 
 LABELS = ("animals", "colours", "verbs")
 TABLES = ("scores", "examples", "elbows", "overlap", "agreement", "probe")
@@ -39,13 +38,9 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(word_tokenizer, data, tmp_path_factory):
+def finished(data, tmp_path_factory):
     """One whole run, with its figures; drawing them is most of the work, so it is done once."""
-    model = hw.load(
-        tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512),
-        tokenizer=word_tokenizer,
-        name="tiny",
-    )
+    model = word_model("llama", name="tiny", max_position_embeddings=512)
     with every_format():
         return carried_out(model, tmp_path_factory.mktemp("runs") / "run", data)
 

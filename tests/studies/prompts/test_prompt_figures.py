@@ -14,14 +14,14 @@ from headwise.studies.prompts.findings import findings, headline, significance
 from headwise.studies.prompts.section import (
     activation_panels,
     affine_panels,
-    colours,
+    condition_colours,
     length_curves,
     moved_maps,
     prompt_chart,
 )
 
 CONDITIONS = ["none", "meaningless", "meaningful"]
-PALETTE = colours(CONDITIONS)
+PALETTE = condition_colours(CONDITIONS)
 ALONE = pd.DataFrame()
 """Comparisons of one condition: none."""
 
@@ -114,13 +114,15 @@ def test_a_long_beginning_is_left_out_of_the_panels_and_said():
 
 def test_the_title_says_when_no_gain_is_significant_and_what_could_have_been_found():
     models = ["m"]
-    said = headline(comparison_table(models, [0.05, -0.2], [0.3, 0.8]))
-    assert said == "No gain is significant (Holm p ≥ 0.05); minimum detectable effect 17 points (80 % power)"
-    said = headline(comparison_table(models, [0.05, -0.2], [0.3, 0.01]))
-    assert said.startswith("No gain is significant")
-    assert "significantly worse: Mful −20.0 points [−30.0, −10.0]" in said
-    said = headline(comparison_table(models, [0.25, -0.2], [0.01, 0.8]))
-    assert said == "Significant after Holm's correction: Mless +25.0 points [+15.0, +35.0]"
+    message = headline(comparison_table(models, [0.05, -0.2], [0.3, 0.8]))
+    assert (
+        message == "No gain is significant (Holm p ≥ 0.05); minimum detectable effect 17 points (80 % power)"
+    )
+    message = headline(comparison_table(models, [0.05, -0.2], [0.3, 0.01]))
+    assert message.startswith("No gain is significant")
+    assert "significantly worse: Mful −20.0 points [−30.0, −10.0]" in message
+    message = headline(comparison_table(models, [0.25, -0.2], [0.01, 0.8]))
+    assert message == "Significant after Holm's correction: Mless +25.0 points [+15.0, +35.0]"
     assert "nothing is compared" in headline(ALONE)
 
 
@@ -132,8 +134,8 @@ def test_of_several_models_the_title_says_which_one_differs():
 def test_of_several_tasks_the_title_says_on_which_one_a_condition_differs():
     plain = comparison_table(["a"], [0.05, 0], [0.3, 1]).assign(task="sums")
     worse = comparison_table(["a"], [-0.1, -0.2], [0.02, 0.01]).assign(task="GSM8K")
-    said = headline(pd.concat([plain, worse]))
-    assert "significantly worse: GSM8K, Mless −10.0 points [−20.0, 0]; GSM8K, Mful −20.0 points" in said
+    message = headline(pd.concat([plain, worse]))
+    assert "significantly worse: GSM8K, Mless −10.0 points [−20.0, 0]; GSM8K, Mful −20.0 points" in message
     assert "significantly worse: b on GSM8K, Mless −10.0" in headline(
         pd.concat([plain, worse.assign(model="b")])
     )
@@ -192,9 +194,9 @@ def test_maps_have_a_panel_per_model_and_condition_with_the_largest_head_named(m
     for panel, (model, name) in zip(panels, itertools.product(models, CONDITIONS[1:]), strict=True):
         part = table[(table["model"] == model) & (table["condition"] == name)]
         best = part.loc[part["moved"].idxmax()]
-        said = panel.get_title()
-        assert f"L{best['layer']}H{best['head']} {best['moved']:.2f}" in said
-        assert said.endswith(f"[{best['moved_lo']:.2f}, {best['moved_hi']:.2f}]")
+        message = panel.get_title()
+        assert f"L{best['layer']}H{best['head']} {best['moved']:.2f}" in message
+        assert message.endswith(f"[{best['moved_lo']:.2f}, {best['moved_hi']:.2f}]")
         values = panel.images[0].get_array()
         assert values[best["layer"], best["head"]] == pytest.approx(best["moved"])
 

@@ -15,8 +15,8 @@ def test_far_heads_are_first_in_the_exact_and_the_learned_ranking_and_near_heads
     model, far, near = far_model(make_word_tokenizer(), seed)
     task = far_words(seed=seed)
     exact = hw.score(model, task, "ablation", reference="window:8:1", progress=False)
-    how = {"rows": 400, "seeds": 1, "updates": 50, "reference": "window:8:1", "progress": False}
-    learned = hw.score(model, task, "nested", **how)
+    options = {"rows": 400, "seeds": 1, "updates": 50, "reference": "window:8:1", "progress": False}
+    learned = hw.score(model, task, "nested", **options)
     assert set(exact.top(2)) == set(learned.top(2)) == far
     least = min(exact[head] for head in far)
     assert max(abs(exact[head]) for head in near) < least / 2

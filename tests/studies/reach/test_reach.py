@@ -6,11 +6,10 @@ import pytest
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import KV_HEADS, Head
-from headwise.model.verify.tiny import tiny_model
 from headwise.runs import read_table
 from headwise.studies.reach.kept import Cache, drawn_sets, far_points, first_sets, group_of
-from headwise.studies.reach.study import text_task
-from helpers import make_word_tokenizer, run_on
+from headwise.tasks.plain_text import text_by_position
+from helpers import make_word_tokenizer, run_on, word_model
 from planted import far_model, far_words, written
 
 REFERENCE = {"reference": "window", "window": 8, "sink": 1, "progress": False}
@@ -19,12 +18,7 @@ REFERENCE = {"reference": "window", "window": 8, "sink": 1, "progress": False}
 @pytest.fixture(scope="module")
 def grouped():
     """Four layers of four heads that share two key/value heads."""
-    tokenizer = make_word_tokenizer()
-    return hw.load(
-        tiny_model("llama", vocab_size=len(tokenizer), num_attention_heads=4, num_key_value_heads=2),
-        tokenizer=tokenizer,
-        name="grouped",
-    )
+    return word_model("llama", name="grouped", num_attention_heads=4, num_key_value_heads=2)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +99,7 @@ def test_differences_are_paired_and_of_the_first_method(carried_out):
 
 
 def test_text_says_how_likely_its_last_words_are_at_every_position(grouped):
-    task = text_task(grouped, "sentences", 60, 2, 0)
+    task = text_by_position(grouped.tokens, "sentences", 60, 2, 0)
     assert list(task.families()["position"]) == ["15", "30", "45", "60"]
     for example in task:
         tokens = len(grouped.tokens(example.prompt + example.target))

@@ -13,7 +13,6 @@ import torch
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.model.verify.tiny import tiny_model
 from headwise.runs import Job, Store, read_table
 from headwise.scores.gates.fit import FitSettings
 from headwise.scores.gates.gating import ROLES, role_labels
@@ -39,6 +38,7 @@ from helpers import (
     every_format,
     plain_logits,
     run_on,
+    word_model,
     word_task,
 )
 
@@ -65,9 +65,8 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def model(word_tokenizer):
-    hf = tiny_model("llama", vocab_size=len(word_tokenizer), max_position_embeddings=512)
-    return hw.load(hf, tokenizer=word_tokenizer, name="tiny")
+def model():
+    return word_model("llama", name="tiny", max_position_embeddings=512)
 
 
 def carried_out(model, out, data, **settings):

@@ -9,8 +9,7 @@ import yaml
 
 from headwise.errors import HeadwiseError
 from headwise.studies.score.study import ScoreSettings
-from headwise.studies.settings.plain_yaml import parse
-from headwise.studies.settings.resolve import LARGEST_FILE, assignments, read_yaml, resolve
+from headwise.studies.settings.resolve import LARGEST_FILE, assignments, parse, read_yaml, resolve
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)

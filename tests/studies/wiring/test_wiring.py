@@ -41,8 +41,12 @@ def test_edges_of_the_study_are_those_of_the_call_on_the_held_out_half(run):
     folder, models, task, _, _, _ = run
     edges = read_table(folder / "run", "edges")
     row = edges[(edges["model"] == "dense") & (edges["receiver"] == "logits")].iloc[0]
-    how = {"into": "logits", "out_of": row["sender"], "reference_task": task}  # the mean is over both halves
-    again = hw.edges(models[0], task.halves()[1], **how, progress=False)
+    options = {
+        "into": "logits",
+        "out_of": row["sender"],
+        "reference_task": task,
+    }  # the mean is over both halves
+    again = hw.edges(models[0], task.halves()[1], **options, progress=False)
     assert again.values[0] == pytest.approx(row["score"], abs=1e-5)
 
 

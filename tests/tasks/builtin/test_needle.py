@@ -34,8 +34,8 @@ def test_the_question_repeats_the_needle_up_to_its_answer_and_foils_are_said_by_
             (False, True),
             (True, False),
         ]
-        said = e.prompt.replace(e.prompt[from_:to], e.prompt[from_:to].replace(e.target, e.foils[0]))
-        assert e.counterfactual == said
+        message = e.prompt.replace(e.prompt[from_:to], e.prompt[from_:to].replace(e.target, e.foils[0]))
+        assert e.counterfactual == message
 
 
 def test_the_depth_is_the_third_of_the_text_that_has_the_needle():

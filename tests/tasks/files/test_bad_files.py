@@ -248,12 +248,12 @@ def test_fields_that_mean_nothing_are_listed_with_what_was_expected(tmp_path):
     path.write_text('{"riddle": "a", "reply": "b"}\n')
     with pytest.raises(HeadwiseError) as caught:
         load_task(path)
-    said = str(caught.value)
-    assert "line 1: cannot tell what the fields 'riddle', 'reply' mean; expected prompt and target" in said
-    assert "columns={'prompt': 'NAME', 'target': 'NAME'}" in said
+    message = str(caught.value)
+    assert "line 1: cannot tell what the fields 'riddle', 'reply' mean; expected prompt and target" in message
+    assert "columns={'prompt': 'NAME', 'target': 'NAME'}" in message
     assert (
         "cogqa, math500, gsm8k, commonsense_qa, bigbench, words, blimp, pairs, greater_than_csv, ioi_csv"
-        in said
+        in message
     )
 
 
@@ -269,10 +269,10 @@ def test_a_misspelt_column_is_recognised_and_the_hint_reads_the_file(tmp_path):
     path.write_text('{"prompt": "a", "traget": " b"}\n')
     with pytest.raises(HeadwiseError) as caught:
         load_task(path)
-    said = str(caught.value)
-    assert "is 'traget' the target?" in said
+    message = str(caught.value)
+    assert "is 'traget' the target?" in message
     columns = {"prompt": "prompt", "target": "traget"}
-    assert f"columns={columns}" in said
+    assert f"columns={columns}" in message
     assert load_task(path, columns=columns).examples[0].target == " b"
 
 

@@ -96,11 +96,11 @@ def test_all_formats_give_the_same_fingerprint(rows, tmp_path):
 def load_or_refuse(path, **options):
     """A task, or one sentence; any other exception fails the test that calls this."""
     try:
-        said = load_task(path, **options).name
+        message = load_task(path, **options).name
     except HeadwiseError as error:
-        said = str(error)
-    assert said
-    assert "\n" not in said
+        message = str(error)
+    assert message
+    assert "\n" not in message
 
 
 ENDINGS = ("jsonl", "json", "csv", "tsv", "parquet", "txt", "xyz")

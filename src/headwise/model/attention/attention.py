@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.display import counted, html_table, joined_tokens, shortened
+from headwise.display import counted, cut_in_the_middle, html_table, joined_tokens
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads import Head, at_least_one, head_list
 from headwise.model.attention.weights import attention_blocks, watchable
@@ -74,7 +74,7 @@ class Attention:
         maps = ", with whole maps" if self.maps is not None else ""
         return (
             f"Attention({self.model}: {counted(len(self.heads), 'head')} ({some}) on "
-            f"{len(self.tokens)} tokens {shortened(joined_tokens(self.tokens), 60)!r}{maps})"
+            f"{len(self.tokens)} tokens {cut_in_the_middle(joined_tokens(self.tokens), 60)!r}{maps})"
         )
 
     def _repr_html_(self) -> str:

@@ -192,11 +192,11 @@ def moving_mlps(
     def hold(layer: int, z: Tensor) -> Tensor | None:
         if layer < first:  # nobody reads these blocks, and they may compute one row for all
             return None
-        own = z[:size]
-        rows = own.repeat(groups, 1, 1, 1, 1)
+        plain = z[:size]
+        rows = plain.repeat(groups, 1, 1, 1, 1)
         for group, sender in enumerate(before, 1):
             if sender.layer == layer and sender.head >= 0:
-                rows[group, :, :, sender.head] = at_gate(block, layer, own, 0.0)[:, :, sender.head]
+                rows[group, :, :, sender.head] = at_gate(block, layer, plain, 0.0)[:, :, sender.head]
         return rows.flatten(0, 1)
 
     def without(sender: Head) -> Edit:

@@ -140,7 +140,7 @@ class _Probe:
         groups = by_token(output, len(_GROUPS) * self.size).split(self.size)
         self.mlp_outputs[index] = torch.stack(groups)
         factors = [factor for _, _, factor in _GROUPS]
-        edited = [own if f is None else f * groups[0] for own, f in zip(groups, factors, strict=True)]
+        edited = [plain if f is None else f * groups[0] for plain, f in zip(groups, factors, strict=True)]
         return torch.cat(edited).reshape(output.shape)
 
     def _note(self, index: int, output: Tensor) -> None:

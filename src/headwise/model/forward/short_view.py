@@ -36,11 +36,13 @@ def masked_attention(
         implementation = "eager" if special else "sdpa"
         function = own_attention(implementation, module)
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, own: Any = None) -> Tensor:
+    def attend(
+        query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, model_mask: Any = None
+    ) -> Tensor:
         mask = seen
-        if isinstance(own, Tensor) and seen is not None:
-            cut = own & seen if own.dtype == torch.bool else None
-            mask = own.masked_fill(~seen, torch.finfo(own.dtype).min) if cut is None else cut
+        if isinstance(model_mask, Tensor) and seen is not None:
+            cut = model_mask & seen if model_mask.dtype == torch.bool else None
+            mask = model_mask.masked_fill(~seen, torch.finfo(model_mask.dtype).min) if cut is None else cut
         if implementation == "eager" and mask is not None and mask.dtype == torch.bool:
             mask = torch.where(mask, 0.0, torch.finfo(query.dtype).min).to(query.dtype)
         z: Tensor = function(module, query, key, value, mask, **options)[0]
@@ -81,7 +83,7 @@ class ShortView:
         """z `[B, T, Q, D]` of a layer's call of the attention function: module, query, key, value and mask."""
         module, query, key, value, *rest = call
         options = dict(options)
-        own = rest[0] if rest else options.pop("attention_mask", None)
+        model_mask = rest[0] if rest else options.pop("attention_mask", None)
         total, places, dropped = key.shape[2], self.places, 0
         if places is None:
             places = torch.arange(total, device=query.device)[None]
@@ -89,10 +91,12 @@ class ShortView:
             dropped = places.shape[1] - total
             places = places[:, dropped:].to(query.device)
         attend = masked_attention(implementation, function, module, options)
-        own = own[..., :total] if isinstance(own, Tensor) and own.dim() == 4 else None
-        sliding = None if own is not None else options.get("sliding_window")
+        model_mask = (
+            model_mask[..., :total] if isinstance(model_mask, Tensor) and model_mask.dim() == 4 else None
+        )
+        sliding = None if model_mask is not None else options.get("sliding_window")
         always = max(0, self.padded + self.sink - dropped)
-        return self.attended(attend, (query, key, value), places, always, own, sliding)
+        return self.attended(attend, (query, key, value), places, always, model_mask, sliding)
 
     def attended(
         self,
@@ -100,7 +104,7 @@ class ShortView:
         slots: Slots,
         places: Tensor,
         always: int,
-        own: Tensor | None = None,
+        model_mask: Tensor | None = None,
         sliding: int | None = None,
     ) -> Tensor:
         """z `[B, T, Q, D]` of the queries under the short view.
@@ -128,7 +132,7 @@ class ShortView:
             if sliding is not None:
                 seen &= mine - at < sliding
             seen |= mine < 0  # padding sees anything, so that nothing is undefined; nobody reads it
-            of_chunk = None if own is None else columns(own[:, :, low:high], 3)
+            of_chunk = None if model_mask is None else columns(model_mask[:, :, low:high], 3)
             keys, values = columns(key, 2), columns(value, 2)
             chunks.append(attend(query[:, :, low:high], keys, values, seen[:, None], of_chunk))
         return chunks[0] if len(chunks) == 1 else torch.cat(chunks, 1)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.display import counted, html_table, shortened
+from headwise.display import counted, cut_in_the_middle, html_table
 from headwise.errors import HeadwiseError, quoted, unknown
 from headwise.heads import gate_numbers, ones
 from headwise.model.forward.decode import Batch
@@ -82,7 +82,7 @@ class Generated:
         variants = [f"variant {v}" for v in range(len(self.texts))] if len(self.texts) > 1 else ["text"]
         shown = range(min(len(self.prompts), _MOST_SHOWN))
         rows = [
-            [shortened(self.read[e]) if self.read else f"prompt {e + 1}"]
+            [cut_in_the_middle(self.read[e]) if self.read else f"prompt {e + 1}"]
             + [
                 of_variant[e] + "…" * bool(cut[e])
                 for of_variant, cut in zip(self.texts, self.truncated, strict=True)

@@ -151,11 +151,11 @@ class SlidingLayer(DynamicSlidingWindowLayer):
             length, total = self.cumulative_length, key.shape[2]
             places = torch.arange(length - total, length, device=device) - self._start[:, None]
             always = max(0, self._padded + self._owner.view.sink - (length - total))
-            own = mask[..., :total] if isinstance(mask, Tensor) and mask.dim() == 4 else None
+            model_mask = mask[..., :total] if isinstance(mask, Tensor) and mask.dim() == 4 else None
             near = (query[:, queries], key[:, heads], value[:, heads])
-            sliding = None if own is not None else self.sliding_window
+            sliding = None if model_mask is not None else self.sliding_window
             z = z.clone()
-            z[:, :, queries] = self._owner.view.attended(short, near, places, always, own, sliding)
+            z[:, :, queries] = self._owner.view.attended(short, near, places, always, model_mask, sliding)
         return z
 
 

@@ -183,11 +183,11 @@ def _smaller(hf: nn.Module, heads: int, kv_heads: int, head_dim: int, biases: bo
         with torch.device("meta"):  # from_dict: with the checks of transformers
             return type(hf)(type(config).from_dict(config.to_dict()))
     except Exception as error:
-        known = "head_dim" in hf.config.get_text_config().to_dict()  # type: ignore[operator, union-attr]
+        has_head_size = "head_dim" in hf.config.get_text_config().to_dict()  # type: ignore[operator, union-attr]
         reason = (
             f"transformers makes no such model with {heads} heads: {first_line(error.__cause__ or error)}"
         )
-        raise _refused(hf, reason if known else _BY_WIDTH) from error
+        raise _refused(hf, reason if has_head_size else _BY_WIDTH) from error
 
 
 def _as_granite(llama: Any) -> nn.Module:

@@ -44,8 +44,8 @@ def verified(hf: nn.Module, label: str, folder: Path | None, *, every_layer: boo
     every_layer: always verify, and every layer.
     """
     key = None if folder is None else _key(hf, folder)
-    if key is not None and not every_layer and (known := _recall(hf, key)) is not None:
-        return known
+    if key is not None and not every_layer and (remembered := _recall(hf, key)) is not None:
+        return remembered
     check_finite(hf, label)
     found = verify(hf, every_layer=every_layer)
     if key is not None:

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from headwise.display import html_table, shortened
+from headwise.display import cut_in_the_middle, html_table
 from headwise.errors import HeadwiseError, quoted
 from headwise.heads import Head, at_least_one
 from headwise.model.forward.run import Pass
@@ -108,7 +108,10 @@ class Patched:
         heads, at = ", ".join(map(str, self.heads)), _spans(self.positions[0])
         likeliest = [int(logits[0].argmax()) for logits in (self._plain, self.patched)]
         before, after = map(self.model.text.readable_token, likeliest)
-        prompt, more = shortened(self.prompts[0], 60), f", {len(self.clean)} pairs" * (len(self.clean) > 1)
+        prompt, more = (
+            cut_in_the_middle(self.prompts[0], 60),
+            f", {len(self.clean)} pairs" * (len(self.clean) > 1),
+        )
         return (
             f"Patched({heads} at position {at} of {prompt!r}{more}: most likely next token {before!r} "
             f"without, {after!r} with the patch)"
@@ -116,7 +119,7 @@ class Patched:
 
     def _repr_html_(self) -> str:
         rows = (
-            (shortened(self.prompts[pair]), repr(token), f"{clean:.4f}", f"{patched:.4f}")
+            (cut_in_the_middle(self.prompts[pair]), repr(token), f"{clean:.4f}", f"{patched:.4f}")
             for pair, token, clean, patched in self._likely(5)
             if pair < 5
         )

@@ -62,11 +62,11 @@ def attempt(name: str) -> Family:
         kind = "untried" if "does not run on plain token ids" in str(error) else "refused"
         return Family(name, kind, _line(error))
     layers = len({site.block for site in hooks.sites})
-    how = hooks.mechanism
+    mechanism = hooks.mechanism
     if layers < len(hooks.blocks):
-        how += f", in the {layers} of {len(hooks.blocks)} layers that have attention"
+        mechanism += f", in the {layers} of {len(hooks.blocks)} layers that have attention"
     edges = _edges(Model(model, None, name, hooks, proof, capabilities, 64))
-    return Family(name, "reached", how, capabilities.share_rows, edges)
+    return Family(name, "reached", mechanism, capabilities.share_rows, edges)
 
 
 def _edges(model: Any) -> str:

@@ -264,10 +264,10 @@ def short_view_problem(hooks: HeadHooks) -> str:
         def hook(_: int, implementation: str, function: Attention) -> Attention:
             def attend(module: nn.Module, *call: Any, **options: Any) -> tuple[Tensor, None]:
                 query, key, value, *rest = call
-                own = rest[0] if rest else options.pop("attention_mask", None)
+                model_mask = rest[0] if rest else options.pop("attention_mask", None)
                 masked = masked_attention(implementation, function, module, options)
-                own = own if isinstance(own, Tensor) and own.dim() == 4 else None
-                return masked(query, key, value, seen[None, None], own), None
+                model_mask = model_mask if isinstance(model_mask, Tensor) and model_mask.dim() == 4 else None
+                return masked(query, key, value, seen[None, None], model_mask), None
 
             return attend
 

@@ -64,7 +64,7 @@ def to_precision(
 def _to_precision(sample: Sample, basis: Basis, precision: float, confidence: float) -> Adaptive:
     extra = sample.crowding * basis.variance_exact / sample.N if sample.population else 0.0
     allowed = np.maximum((precision / t_quantile(confidence, basis.df)) ** 2 - extra, 0)
-    sample.extend(basis.known + _fresh_for(allowed, basis, sample.N))
+    sample.extend(basis.counts + _fresh_for(allowed, basis, sample.N))
     return sample.result(sample.estimate(basis), basis.coefficients)
 
 
@@ -83,10 +83,10 @@ def top_k(sample: Sample, k: int, confidence: float = LEVEL, order: str = "signe
     level = 1 - (1 - confidence) / (sample.K * PLANNED_LOOKS)
     inside, candidates, undecided = np.zeros(sample.K, bool), np.ones(sample.K, bool), np.ones(sample.K, bool)
     for look in range(PLANNED_LOOKS + 1):
-        fresh = sample.N - basis.known
+        fresh = sample.N - basis.counts
         if look < PLANNED_LOOKS:
             fresh = _fresh_to_rank(key(values), k, level, basis, sample.N)
-        sample.extend(np.where(undecided, basis.known + fresh, sample.counts))
+        sample.extend(np.where(undecided, basis.counts + fresh, sample.counts))
         estimate = sample.estimate(basis, pooled=True)
         current = estimate if current is None else current.where(undecided, estimate)
         values, half = current.values, t_quantile(level, current.df) * current.stderr
@@ -121,7 +121,7 @@ def _fresh_to_rank(keys: np.ndarray, k: int, level: float, basis: Basis, N: int)
     """Fresh examples `[K]` that should separate each head from the middle between the k-th key and the next."""
     largest = np.sort(keys)[::-1]
     half_gap = np.abs(keys - (largest[k - 1] + largest[k]) / 2) / 2
-    left = N - basis.known
+    left = N - basis.counts
     fresh = np.full(len(keys), LEAST_FRESH)
     for _ in range(3):  # the fresh examples add degrees of freedom, so more of them need less
         allowed = (half_gap / t_quantile(level, basis.df + fresh)) ** 2
@@ -133,7 +133,7 @@ def _fresh_to_rank(keys: np.ndarray, k: int, level: float, basis: Basis, N: int)
 
 def _fresh_for(allowed: np.ndarray, basis: Basis, N: int) -> np.ndarray:
     """Fresh examples `[K]` so that the variance of the estimate is at most `allowed[K]`, all of them if need be."""
-    left = N - basis.known
+    left = N - basis.counts
     share = left / N
     with np.errstate(divide="ignore", invalid="ignore"):
         needed = share**2 * basis.variance / (allowed + share**2 * basis.variance / left)

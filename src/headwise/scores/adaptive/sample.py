@@ -150,14 +150,14 @@ class Adaptive:
 class Basis(NamedTuple):
     """What is fixed before fresh examples are looked at, per head."""
 
-    known: np.ndarray  # how many examples, a prefix of the order
+    counts: np.ndarray  # how many examples, a prefix of the order
     coefficients: np.ndarray
     variance: np.ndarray  # of exact − coefficient · attribution
     variance_exact: np.ndarray
     df: np.ndarray
 
 
-class Estimate(NamedTuple):
+class HeadEstimates(NamedTuple):
     """A number per head, its standard error over the given examples, and its degrees of freedom."""
 
     values: np.ndarray
@@ -165,9 +165,9 @@ class Estimate(NamedTuple):
     df: np.ndarray
     variance_exact: np.ndarray
 
-    def where(self, mask: np.ndarray, other: Estimate) -> Estimate:
+    def where(self, mask: np.ndarray, other: HeadEstimates) -> HeadEstimates:
         """`other` where the mask holds."""
-        return Estimate(*(np.where(mask, b, a) for a, b in zip(self, other, strict=True)))
+        return HeadEstimates(*(np.where(mask, b, a) for a, b in zip(self, other, strict=True)))
 
 
 class Sample:
@@ -210,7 +210,7 @@ class Sample:
         edges = np.unique(np.concatenate([self.counts, counts]))
         needed = np.array([(self.counts <= start) & (stop <= counts) for start, stop in pairwise(edges)])
         lengths = np.diff(edges)
-        for first, last in joined(needed, lengths, self.call_cost):
+        for first, last in grouped_stretches(needed, lengths, self.call_cost):
             heads = np.flatnonzero(needed[first:last].any(axis=0))
             if len(heads):
                 rows = slice(edges[first], edges[last])
@@ -251,13 +251,13 @@ class Sample:
         means: np.ndarray = offset + np.nanmean(rest, axis=0)
         return means
 
-    def estimate(self, basis: Basis, pooled: bool = False) -> Estimate:
-        """From the examples after `basis.known`. pooled: their variance counts too; it decides no width."""
+    def estimate(self, basis: Basis, pooled: bool = False) -> HeadEstimates:
+        """From the examples after `basis.counts`. pooled: their variance counts too; it decides no width."""
         rest, offset = self._rest(basis.coefficients)
         position = np.arange(self.N)[:, None]
-        before = position < basis.known
+        before = position < basis.counts
         fresh = ~before & (position < self.counts)
-        n, left = fresh.sum(axis=0), self.N - basis.known
+        n, left = fresh.sum(axis=0), self.N - basis.counts
         complete = n == left
         mean = np.where(fresh, rest, 0).sum(axis=0) / np.maximum(n, 1)
         values = offset + (np.where(before, rest, 0).sum(axis=0) + left * mean) / self.N
@@ -270,7 +270,7 @@ class Sample:
             error = np.sqrt((left / self.N) ** 2 * (1 / n - 1 / left) * variance)
         # With every example run, the mean is the mean: no coefficient, no rounding of one, no error.
         measured = np.where(complete, self.values, 0)
-        return Estimate(
+        return HeadEstimates(
             np.where(complete, measured.sum(axis=0) / self.N, values),
             np.where(complete, 0, error),
             np.where(complete, max(self.N - 1, 1), df),
@@ -282,7 +282,9 @@ class Sample:
         control = coefficients * self.attribution
         return self.values - control, coefficients * self.attribution.mean(axis=0)
 
-    def result(self, estimate: Estimate, coefficients: np.ndarray, top: np.ndarray | None = None) -> Adaptive:
+    def result(
+        self, estimate: HeadEstimates, coefficients: np.ndarray, top: np.ndarray | None = None
+    ) -> Adaptive:
         """Intervals and p-values of the estimates; examples in their own order."""
         from scipy.special import stdtr
 
@@ -309,13 +311,14 @@ def design_effect(groups: Sequence[Hashable] | None) -> float:
     return 1.0 if codes is None else float((np.bincount(codes) ** 2).sum() / len(codes))
 
 
-def joined(needed: np.ndarray, lengths: np.ndarray, call_cost: float) -> list[tuple[int, int]]:
+def grouped_stretches(needed: np.ndarray, lengths: np.ndarray, call_cost: float) -> list[tuple[int, int]]:
     """Which of S neighbouring stretches are run in one call: first and one past the last of each group.
 
     needed `[S, K]`: the heads of each stretch; lengths `[S]`: its examples. A group runs all of its heads on all of its
     examples; the cut with the least pairs plus `call_cost` per group.
 
-    >>> joined(np.array([[True, True, True], [True, True, False], [False, False, True]]), np.array([1, 1, 50]), 5)
+    >>> needed = np.array([[True, True, True], [True, True, False], [False, False, True]])
+    >>> grouped_stretches(needed, np.array([1, 1, 50]), 5)
     [(0, 2), (2, 3)]
     """
     count = len(lengths)

@@ -20,7 +20,7 @@ from headwise.heads import ones
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
-from headwise.scores.gates.fit import Fit, FitSettings, Gradients, fit_gates, random_logits
+from headwise.scores.gates.fit import Fit, FitSettings, Gradients, fit_logits, random_logits
 from headwise.scores.gates.gating import batch_gradients
 from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.tables.codec import stored
@@ -85,7 +85,7 @@ def contrastive(
     )
     gradients = contrast_gradients(kept, lost, floor)
     start = random_logits(model.shape, seeds, chosen.bound)
-    fit = fit_gates(gradients, start, model.exists, chosen, sign=1, advance=advance)
+    fit = fit_logits(gradients, start, model.exists, chosen, sign=1, advance=advance)
     return Contrast(evaluate(model, held_out, fit.gates, seeds, **engine), fit)
 
 

@@ -141,7 +141,7 @@ def regulariser(
     return mean, inside / count
 
 
-def fit_gates(
+def fit_logits(
     gradients: Gradients,
     start: np.ndarray,
     exists: np.ndarray,

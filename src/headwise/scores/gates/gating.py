@@ -17,7 +17,7 @@ from headwise.errors import HeadwiseError, hint
 from headwise.heads import Head, Scores
 from headwise.model.model import Model
 from headwise.progress import scaled_progress
-from headwise.scores.gates.fit import Fit, FitSettings, Gradients, fit_gates, random_logits
+from headwise.scores.gates.fit import Fit, FitSettings, Gradients, fit_logits, random_logits
 from headwise.scores.gates.likelihood import GateLikelihood
 from headwise.scores.gates.row_gradients import batches
 from headwise.scores.registry import BACKWARD_ROWS, Setup, register
@@ -145,7 +145,7 @@ def one_fit(
     if start is None:
         start = random_logits(model.shape, seeds, settings.bound)
     gradients = batch_gradients(likelihood, seeds, settings.batch, list(FITS).index(name))
-    return fit_gates(gradients, start, model.exists, settings, sign=FITS[name], advance=advance)
+    return fit_logits(gradients, start, model.exists, settings, sign=FITS[name], advance=advance)
 
 
 def batch_gradients(likelihood: GateLikelihood, seeds: Sequence[int], size: int, fit: int) -> Gradients:

@@ -126,8 +126,8 @@ class EstimateAgreement(NamedTuple):
 
 def agreement_with_estimate(exact: np.ndarray, estimate: np.ndarray) -> EstimateAgreement:
     """Agreement of means `[P]`; NaN where there are too few pairs to tell."""
-    known = np.isfinite(exact) & np.isfinite(estimate)
-    exact, estimate = exact[known], estimate[known]
+    finite = np.isfinite(exact) & np.isfinite(estimate)
+    exact, estimate = exact[finite], estimate[finite]
     top = max(1, round(TOP * len(exact)))
     largest = [set(np.argsort(-np.abs(values), kind="stable")[:top].tolist()) for values in (exact, estimate)]
     varied = len(exact) > 1 and np.ptp(exact) > 0 and np.ptp(estimate) > 0

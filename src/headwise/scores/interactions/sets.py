@@ -197,9 +197,9 @@ def freezing_table(found: Freezing, backups: int, *, groups: Groups = None) -> p
     heads over draws and examples.
     """
     lo, hi = map(float, stats.mean_interval(found.repair, groups=groups))
-    about: dict[str, Any] = {"repair": found.repair.mean(), "repair_lo": lo, "repair_hi": hi}
+    repair: dict[str, Any] = {"repair": found.repair.mean(), "repair_lo": lo, "repair_hi": hi}
     repaired = stats.ratio_interval(found.repair, found.removed + found.repair, groups=groups)
-    about |= dict(zip(("repaired", "repaired_lo", "repaired_hi"), map(float, repaired), strict=True))
+    repair |= dict(zip(("repaired", "repaired_lo", "repaired_hi"), map(float, repaired), strict=True))
     sets = {REMOVED: found.removed, BACKUPS: found.backups, RANDOM: found.random, ALL: found.all}
     rows = []
     for name, effects in sets.items():
@@ -212,7 +212,7 @@ def freezing_table(found: Freezing, backups: int, *, groups: Groups = None) -> p
         row |= dict(zip(("lo", "hi"), stats.crossed_interval(draws, groups=groups), strict=True))
         row |= dict(zip(("gone_lo", "gone_hi"), stats.crossed_interval(gone, groups=groups), strict=True))
         row |= dict(zip(("share", "share_lo", "share_hi"), share, strict=True))
-        rows.append(row | about | {"heads": backups, "draws": len(draws)})
+        rows.append(row | repair | {"heads": backups, "draws": len(draws)})
     return pd.DataFrame(rows).assign(n=len(found.removed))
 
 

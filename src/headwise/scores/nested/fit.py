@@ -58,9 +58,9 @@ def row_losses(
     if objective == "most":
         return -errors.mean(1), np.full(errors.shape, -1.0 / size)
     mean = errors.mean(1)
-    own = errors * weights
-    losses = of_mean * _huber(mean, below) + (1 - of_mean) * _huber(own, below).mean(1)
-    slopes = of_mean * _slope(mean, below)[:, None] + (1 - of_mean) * _slope(own, below) * weights
+    single = errors * weights
+    losses = of_mean * _huber(mean, below) + (1 - of_mean) * _huber(single, below).mean(1)
+    slopes = of_mean * _slope(mean, below)[:, None] + (1 - of_mean) * _slope(single, below) * weights
     return losses, slopes / size
 
 

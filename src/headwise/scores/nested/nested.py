@@ -193,13 +193,13 @@ def _finished_seed(setup: Setup, seed: int, fit: NestedFit, request: NestedOptio
     """The file of a seed of this score, named by a hash of everything that it depends on; None to keep nothing."""
     if setup.folder is None:
         return None
-    about = [
+    key_parts = [
         setup.model.fingerprint, str(setup.model.dtype), setup.task.fingerprint, setup.metric.name, setup.reference,
         setup.positions, setup.seed, list(setup.components), setup.exists.astype(int).tolist(),
         None if setup.reference_task is None else setup.reference_task.fingerprint,
         fit.model_dump(), request.start, request.held_back, setup.task.families(),
     ]  # fmt: skip
-    key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:16]
     return setup.folder / f"{key}-{seed}.npz"
 
 

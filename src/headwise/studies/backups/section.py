@@ -58,7 +58,7 @@ def _backups(rows: pd.DataFrame, primary: pd.DataFrame, model: str, task: str) -
     ]
     sentence += f"; the largest {len(each)}: {'; '.join(each)}." if each else "."
     weight = float(np.clip(backups["share"].sum(), 0, 1)) if len(backups) else 0.05
-    return Finding(sentence=sentence, weight=weight, chart=f"effects-{file_name(task)}")
+    return Finding(sentence=sentence, weight=weight, chart=file_name("effects", task))
 
 
 def _untested(primary: pd.DataFrame | None, model: str, task: str) -> Finding:
@@ -70,7 +70,7 @@ def _untested(primary: pd.DataFrame | None, model: str, task: str) -> Finding:
             "no head has a significant effect by itself, so there is no primary set; use more examples, or name heads "
             "with primary."
         )
-    return Finding(sentence=f"On {task}, {model}: {reason}", chart=f"removal-{file_name(task)}", found=False)
+    return Finding(sentence=f"On {task}, {model}: {reason}", chart=file_name("removal", task), found=False)
 
 
 def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
@@ -94,7 +94,7 @@ def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
             "so there is no repair to compare with."
         )
     weight = float(np.clip(backups["share"], 0, 1)) if np.isfinite(backups["share"]) else 0.1
-    return Finding(sentence=sentence, weight=weight, chart=f"freezing-{file_name(task)}")
+    return Finding(sentence=sentence, weight=weight, chart=file_name("freezing", task))
 
 
 def _with_interval(row: dict[Any, Any]) -> str:
@@ -114,13 +114,13 @@ def _models(rows: pd.DataFrame, task: str) -> list[Finding]:
         f"Share of the damage of removing the primary set that other heads repair, {task}: {'; '.join(each)}."
     )
     spread = float(np.ptp([row["repaired"] for row in defined]))
-    return [Finding(sentence=sentence, weight=spread, chart=f"freezing-{file_name(task)}")]
+    return [Finding(sentence=sentence, weight=spread, chart=file_name("freezing", task))]
 
 
 def _groups(rows: pd.DataFrame, model: str, task: str) -> list[Finding]:
     """The groups whose excess holds on the other half and beats random heads of the same layers."""
     sure = rows[(rows["q"] < 0.05) & (rows["excess"] > 0) & (rows["p_random"] < 0.05)]
-    chart = f"interactions-{file_name(model)}-{file_name(task)}"
+    chart = file_name("interactions", model, task)
     if not len(sure):
         sentence = (
             f"On {task}, {model}: none of {len(rows)} groups of heads has a joint effect above the sum of its single "
@@ -154,7 +154,7 @@ def _removal(rows: pd.DataFrame, model: str, task: str) -> Finding:
         "random heads (all on examples that did not choose the order)."
     )
     lost = [at[series].loc[0] - at[series].loc[k] for series in ("single", "greedy")]
-    return Finding(sentence=sentence, weight=0.3 * (1 - _share(*lost)), chart=f"removal-{file_name(task)}")
+    return Finding(sentence=sentence, weight=0.3 * (1 - _share(*lost)), chart=file_name("removal", task))
 
 
 def charts(tables: Tables) -> list[Chart]:
@@ -172,10 +172,10 @@ def charts(tables: Tables) -> list[Chart]:
                 m: joined(head_names(rows[rows["accepted"]]))
                 for m, rows in groups(rows_where(primary, task=task), "model")
             }
-            drawn.append(effects_chart(part["backups"], sets, name=f"effects-{file_name(task)}"))
+            drawn.append(effects_chart(part["backups"], sets, name=file_name("effects", task)))
         if len(part["freezing"]):
-            drawn.append(freezing_chart(part["freezing"], name=f"freezing-{file_name(task)}"))
-        drawn.append(removal_chart(part["curves"], name=f"removal-{file_name(task)}"))
+            drawn.append(freezing_chart(part["freezing"], name=file_name("freezing", task)))
+        drawn.append(removal_chart(part["curves"], name=file_name("removal", task)))
         for model, rows in groups(part["interactions"], "model"):
             drawn.append(_matrix(rows.reset_index(drop=True), str(model), str(task)))
     return drawn
@@ -186,7 +186,7 @@ def _matrix(rows: pd.DataFrame, model: str, task: str) -> Chart:
     panels = [pairs_panel(rows, scale, order, model=model) for order in ("layer", "cluster")]
     side = 2.2 + 0.13 * len(panels[0].y.names or ())
     return Chart(
-        name=f"interactions-{file_name(model)}-{file_name(task)}",
+        name=file_name("interactions", model, task),
         title=f"Interaction of every two heads, {task}, {model}, n = {span(rows['n'])}{under(rows)}",
         panels=panels,
         size=(2 * side + 1.4, side),
@@ -207,5 +207,4 @@ def heads(tables: Tables) -> pd.DataFrame | None:
     return pd.concat([head_rows(tables), named.reindex(columns=HEAD_COLUMNS)], ignore_index=True)
 
 
-section = Section(charts=charts, findings=findings, heads=heads, docs="backups")
-SECTIONS.add("backups", section)
+section = SECTIONS.add("backups", Section(charts=charts, findings=findings, heads=heads, docs="backups"))

@@ -23,7 +23,7 @@ def charts(tables: Tables) -> list[Chart]:
             for name in ("levels", "followed", "certificates")
         )
         sentence, heads = (str(certificates[name].iloc[0]) for name in ("sentence", "heads"))
-        name = f"certificate-{file_name(str(task))}-{file_name(str(model))}"
+        name = file_name("certificate", task, model)
         checks = rows.reset_index(drop=True)
         drawn.append(certificate_chart(checks, levels, followed, sentence, heads.split(), name=name))
     return drawn
@@ -55,12 +55,14 @@ def heads(tables: Tables) -> pd.DataFrame | None:
     return None
 
 
-section = Section(
-    charts=charts,
-    findings=findings,
-    heads=heads,
-    texts=prompts,
-    texts_title="The prompts that the set follows least",
-    docs="certify",
+section = SECTIONS.add(
+    "certify",
+    Section(
+        charts=charts,
+        findings=findings,
+        heads=heads,
+        texts=prompts,
+        texts_title="The prompts that the set follows least",
+        docs="certify",
+    ),
 )
-SECTIONS.add("certify", section)

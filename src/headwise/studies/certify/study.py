@@ -20,7 +20,7 @@ from headwise.certificates.certificate import Certificate
 from headwise.certificates.certify import NEGATIVES, Request, planned_rows
 from headwise.certificates.certify import certify as certify_heads
 from headwise.certificates.checks import Thresholds, all_alike
-from headwise.certificates.refits import Fit, Plan, announcement, order_of
+from headwise.certificates.refits import RankingFit, RefitPlan, announcement, order_of
 from headwise.certificates.reported import Bench
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Order
@@ -151,16 +151,16 @@ def certify(run: Run, s: CertifySettings) -> None:
         run.tables(tables, **pair.columns, reference=found.reference)
 
 
-def plan_of(s: CertifySettings, finding: Task) -> Plan:
+def plan_of(s: CertifySettings, finding: Task) -> RefitPlan:
     """The rankings of checks 8, 10 and 11; the set is not known yet."""
     names = ("method", "stable", "alternatives", "seed")
     plan: dict[str, Any] = {name: getattr(s, name) for name in names} | {
         "beside": () if s.quick else s.beside
     }
-    return Plan(finding=finding, chosen=[], options=s.method_options, **plan)
+    return RefitPlan(finding=finding, chosen=[], options=s.method_options, **plan)
 
 
-def rank(run: Run, s: CertifySettings, model: Model, fits: Sequence[Fit]) -> list[Order]:
+def rank(run: Run, s: CertifySettings, model: Model, fits: Sequence[RankingFit]) -> list[Order]:
     """The order of each fit, a step each."""
     calls = {
         number: score_heads(
@@ -172,7 +172,7 @@ def rank(run: Run, s: CertifySettings, model: Model, fits: Sequence[Fit]) -> lis
     return [order_of(one.scores) for one in scored.values()]
 
 
-def cost(s: CertifySettings, pair: Pair, test: Task, plan: Plan | None) -> str:
+def cost(s: CertifySettings, pair: Pair, test: Task, plan: RefitPlan | None) -> str:
     """What the certificate of one model and task will cost, for the log."""
     bench = Bench(pair.model, [Head(0, 0)], s.metric, s.reference, s.seed)
     rows = SHARED_ROW * planned_rows(test, [Head(0, 0)] * (s.top or USUAL_SIZE), Request(**s.options()))

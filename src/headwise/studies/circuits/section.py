@@ -39,7 +39,7 @@ def findings(tables: Tables) -> list[Finding]:
 
 def chart_name(circuits: pd.DataFrame, reference: str) -> str:
     """The chart of an ablation type: that of the first one has the name of the study."""
-    return "circuits" if reference == circuits["reference"].iloc[0] else f"circuits-{file_name(reference)}"
+    return "circuits" if reference == circuits["reference"].iloc[0] else file_name("circuits", reference)
 
 
 def sizes(tables: Tables) -> Iterator[Finding]:
@@ -105,27 +105,22 @@ def following(row: Mapping[Any, Any]) -> str:
     words = ("do not follow", "follow only weakly", "follow", "closely follow")[sum(r2 >= x for x in FOLLOWS)]
     numbers = [f"R² {minus(f'{r2:.2g}')} {_ends(row, 'r2')}"]
     if row["r2_lo"] < FOLLOWS[0] and row["r2_hi"] >= FOLLOWS[1]:
-        told = "so few prompts cannot tell whether they follow the model prompt by prompt"
+        verdict = "so few prompts cannot tell whether they follow the model prompt by prompt"
     else:
         than = ": a constant does better" if row["r2_hi"] < 0 else ""
-        told = f"prompt by prompt they {words} the model{than}"
+        verdict = f"prompt by prompt they {words} the model{than}"
         numbers.append(f"{percent(row['within'])} of prompts within a fifth of the effect")
-    if _known(row, "agreement"):
+    if pd.notna(row.get("agreement")):
         numbers.append(f"the model's answer in {percent(row['agreement'])} {_ends(row, 'agreement')}")
-    return f"; {told} ({', '.join(numbers)}){_lowest_family(row)}"
+    return f"; {verdict} ({', '.join(numbers)}){_lowest_family(row)}"
 
 
 def _lowest_family(row: Mapping[Any, Any]) -> str:
     """What they recover of the family that they explain least; empty where no family could be read."""
-    if not _known(row, "lowest_family"):
+    if pd.isna(row.get("lowest_family")):
         return ""
     share = f"{percent(row['lowest_family'])} {_ends(row, 'lowest_family')}"
     return f"; of the family of prompts that they explain least ({row['family']}) they recover {share}"
-
-
-def _known(row: Mapping[Any, Any], column: str) -> bool:
-    """Whether there is such a number; runs of earlier versions lack some."""
-    return bool(pd.notna(row.get(column)))
 
 
 def _ends(row: Mapping[Any, Any], column: str) -> str:
@@ -171,12 +166,12 @@ def _others(reached: pd.DataFrame, row: Mapping[Any, Any]) -> str:
 
 def _ratios(ratios: pd.DataFrame, circuits: pd.DataFrame) -> Iterator[Finding]:
     """The circuit sizes of two models on each task, with their ratio."""
-    known = ratios[ratios["stays_ratio"].notna()] if len(ratios) else ratios
-    chosen = known[known["chosen"]] if len(known) else known
+    sized = ratios[ratios["stays_ratio"].notna()] if len(ratios) else ratios
+    chosen = sized[sized["chosen"]] if len(sized) else sized
     for (model, other, reference), rows in groups(chosen, "model", "other", "reference"):
         each = [
             f"{task_title(row['task'])} {model} {_heads(row['stays'])}, {other} {_heads(row['other_stays'])} (ratio "
-            f"{row['stays_ratio']:.1f}, 95 % CI {row['stays_lo']:.1f}–{row['stays_hi']:.1f}{_same_orders(known, row)})"
+            f"{row['stays_ratio']:.1f}, 95 % CI {row['stays_lo']:.1f}–{row['stays_hi']:.1f}{_same_orders(sized, row)})"
             for row in rows.to_dict("records")
         ]
         sentence = (
@@ -242,7 +237,7 @@ def charts(tables: Tables) -> list[Chart]:
     maps = groups(table_of(tables, "attention"), "task", "reference")
     return [
         *of_every_order,
-        *(kept_heads(part, f"heads-{file_name(t)}-{file_name(of)}") for (t, of), part in maps),
+        *(kept_heads(part, file_name("heads", t, of)) for (t, of), part in maps),
     ]
 
 
@@ -262,5 +257,4 @@ def _orders(curves: pd.DataFrame, scores: pd.DataFrame) -> dict[tuple[str, str, 
     return orders
 
 
-section = Section(charts=charts, findings=findings, docs="circuits")
-SECTIONS.add("circuits", section)
+section = SECTIONS.add("circuits", Section(charts=charts, findings=findings, docs="circuits"))

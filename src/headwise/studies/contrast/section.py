@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import Axis, Bars, Chart, Line, Mark, Panel, Rule, names_axis
+from headwise.charts.chart import Axis, Bars, Chart, Mark, Panel, Rule, names_axis, points
 from headwise.charts.section import SECTIONS, Finding, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import shortened, under
@@ -20,7 +20,7 @@ from headwise.tables.frames import Tables, distinct, groups, table_of
 def findings(tables: Tables) -> list[Finding]:
     models = groups(table_of(tables, "contrast"), "model")
     kept = [
-        Finding(sentence=f"{model}: {kept_and_lost(part)}.", weight=0.5, chart=f"contrast-{file_name(model)}")
+        Finding(sentence=f"{model}: {kept_and_lost(part)}.", weight=0.5, chart=file_name("contrast", model))
         for model, part in models
     ]
     return [*kept, *score_findings(tables)]
@@ -56,7 +56,7 @@ def contrast_bars(table: pd.DataFrame) -> Chart:
     right = Axis(label="Accuracy", limits=(0, 1.02))
     model = str(table["model"].iloc[0])
     return Chart(
-        name=f"contrast-{file_name(model)}",
+        name=file_name("contrast", model),
         title=f"Kept and lost on held-out pairs: {shortened(model, 22)}{under(table)}",
         panels=[
             Panel(marks=_marks(table, pairs, "mean_logprob"), x=x, y=likely),
@@ -86,9 +86,8 @@ def _marks(table: pd.DataFrame, pairs: list[str], measured: str) -> list[Mark]:
         dots_at = after["pair"].map(pairs.index) + 0.42 * number - 0.11
         dots += sorted(zip(dots_at, after[measured].astype(float), strict=True), key=lambda dot: dot[0])
     x, y = zip(*dots, strict=True) if dots else ((), ())
-    seed = Line(x=x, y=y, name="one seed", dash="none", marker="circle", size=2.5)
+    seed = points(x, y, name="one seed", size=2.5)
     return [*marks, Rule(at=0, colour="#666666", width=0.6), seed]
 
 
-section = Section(charts=charts, findings=findings, docs="roles")
-SECTIONS.add("contrast", section)
+section = SECTIONS.add("contrast", Section(charts=charts, findings=findings, docs="roles"))

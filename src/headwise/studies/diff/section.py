@@ -71,7 +71,7 @@ def charts(tables: Tables) -> list[Chart]:
             scores[(scores["task"] == task) & (scores["method"] == method)],
             rows.reset_index(drop=True),
             outcomes[outcomes["task"] == task],
-            name=f"diff-{file_name(task)}-{file_name(method)}",
+            name=file_name("diff", task, method),
         )
         for (task, method), rows in groups(table_of(tables, "diff"), "task", "method")
     ]
@@ -86,5 +86,4 @@ def heads(tables: Tables) -> pd.DataFrame | None:
     return pd.concat([head_rows(tables), change.reindex(columns=HEAD_COLUMNS)], ignore_index=True)
 
 
-section = Section(charts=charts, findings=findings, heads=heads, docs="diff")
-SECTIONS.add("diff", section)
+section = SECTIONS.add("diff", Section(charts=charts, findings=findings, heads=heads, docs="diff"))

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.chart import Chart, Scale, grid_shape
-from headwise.charts.heatmap import head_panel, importance, matrix_panel, score_unit
+from headwise.charts.heatmap import head_panel, importance_scale, matrix_panel, score_unit
 from headwise.charts.section import SECTIONS, Finding, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import method_title, percent, shortened, span, wrapped
@@ -45,7 +45,7 @@ def _abilities(elbows: pd.DataFrame, overlap: pd.DataFrame, scores: pd.DataFrame
                 f"; two abilities share {percent(shared['jaccard'].mean())} of their heads before the elbow on average "
                 f"(by chance {percent(shared['by_chance'].mean())})"
             )
-        chart = f"functions-{file_name(model)}-{file_name(method)}"
+        chart = file_name("functions", model, method)
         plain = _plain(model, by_score[model, method], by_pairs.get((model, method)))
         found = bool((by_score[model, method]["q"] < LEVEL).any())
         sentences.append(Finding(sentence=sentence + ".", weight=0.5, chart=chart, plain=plain, found=found))
@@ -119,7 +119,7 @@ def ability_maps(table: pd.DataFrame) -> Chart:
     percentile, and its end says so.
     """
     first, shape = table.iloc[0], map_shape(table)
-    scale = importance(table["score"], bool(first["signed"]), f"Heads Importance{score_unit(table)}")
+    scale = importance_scale(table["score"], bool(first["signed"]), f"Heads Importance{score_unit(table)}")
     panels = [
         head_panel(part, scale, title=str(ability), shape=shape, dots=significant(part))
         for ability, part in groups(table, "task")
@@ -128,7 +128,7 @@ def ability_maps(table: pd.DataFrame) -> Chart:
     notes = ["dot: q < .05"] if len(significant(table)) else []
     notes += [READABLE] if first["method"] == "probe" else []
     return Chart(
-        name=f"functions-{file_name(first['model'])}-{file_name(first['method'])}",
+        name=file_name("functions", first["model"], first["method"]),
         title=f"{method_title(table)}, {first['model']}, n = {span(table['n'])} per ability",
         note="; ".join(notes),
         panels=panels,
@@ -140,7 +140,7 @@ def ability_maps(table: pd.DataFrame) -> Chart:
 def model_grid(table: pd.DataFrame) -> Chart:
     """The maps of one method on one scale: a row per ability, a column per model. `table`: its rows of `scores`."""
     first, models = table.iloc[0], distinct(table["model"])
-    scale = importance(table["score"], bool(first["signed"]), f"Heads Importance{score_unit(table)}")
+    scale = importance_scale(table["score"], bool(first["signed"]), f"Heads Importance{score_unit(table)}")
     shapes = {model: map_shape(part) for model, part in groups(table, "model")}
     parts = dict(groups(table, "task", "model"))
     abilities = distinct(table["task"])
@@ -160,7 +160,7 @@ def model_grid(table: pd.DataFrame) -> Chart:
         for model in models
     ]
     return Chart(
-        name=f"functions-models-{file_name(first['method'])}",
+        name=file_name("functions-models", first["method"]),
         title=f"{method_title(table)}, {len(models)} models, n = {span(table['n'])} per ability",
         note="dot: q < .05" if len(significant(table)) else "",
         panels=panels,
@@ -191,7 +191,7 @@ def overlap_matrix(table: pd.DataFrame) -> Chart:
     columns = ["method", "task", "other", "jaccard", "by_chance", "heads", "other_heads", "significant"]
     model, side = table["model"].iloc[0], 0.42 * len(abilities)
     return Chart(
-        name=f"overlap-{file_name(model)}",
+        name=file_name("overlap", model),
         title=f"Overlap of the abilities' heads, {model} (in brackets: significant heads; heads before the elbow)",
         panels=panels,
         caption="Jaccard index of the heads before the elbow: shared heads over heads in either list. The first number "
@@ -226,5 +226,4 @@ def _short(value: float) -> str:
     return "1" if value == 1 else ">.99" if value > 0.99 else f"{value:.2f}"[1:]
 
 
-section = Section(charts=charts, findings=findings, docs="functions")
-SECTIONS.add("functions", section)
+section = SECTIONS.add("functions", Section(charts=charts, findings=findings, docs="functions"))

@@ -59,7 +59,7 @@ def _largest_gap(model: str, task: str, accuracy: pd.DataFrame) -> Finding | Non
         sentence=f"{task}, {model}: accuracy {percent(full['value'])} with all heads, {with_top} when its top {k} "
         f"heads are ablated, {with_random} when {k} random heads are ablated{overlap}.",
         weight=max(0.0, float(gaps.max())),
-        chart=f"masking-{file_name(model)}",
+        chart=file_name("masking", model),
         plain=plain,
         found=apart,
     )
@@ -74,7 +74,7 @@ def _low_start(model: str, full: pd.DataFrame) -> Finding:
         f"{model} answers few examples correctly with all heads ({shares}), so masking has little to remove there; "
         "give easier examples, examples in the prompt (shots) or another accuracy metric."
     )
-    return Finding(sentence=sentence, chart=f"masking-{file_name(model)}", found=False)
+    return Finding(sentence=sentence, chart=file_name("masking", model), found=False)
 
 
 def mean_curves(curves: pd.DataFrame) -> pd.DataFrame:
@@ -151,7 +151,7 @@ def masking_curves(table: pd.DataFrame, orders: Mapping[str, Sequence[str]] | No
             page.append(Panel(title=f"{title}, {_name(metric)}", marks=marks, y=y, **shared))
     columns, rows = grid_shape(len(abilities))
     return Chart(
-        name=f"masking-{file_name(model)}",
+        name=file_name("masking", model),
         title=f"Masking the heads of {model}{under(table)}",
         heading="",
         note=f"{model}{under(table)}, n = {span(table['n'])} per ability, 95 % bands",
@@ -241,7 +241,7 @@ def cross_table(table: pd.DataFrame) -> Chart:
     )
     first = rows.iloc[0]
     return Chart(
-        name=f"masking-cross-{file_name(first['model'])}",
+        name=file_name("masking-cross", first["model"]),
         title=f"Accuracy on each ability when another ability's heads are masked, {first['model']}{under(rows)}",
         heading=f"{first['k']} heads masked, {first['model']}, n = {span(rows['n'])}; bold: 95 % CI excludes 0",
         panels=[panel],
@@ -261,7 +261,7 @@ def intervention_curves(table: pd.DataFrame) -> Chart:
     kinds, abilities = distinct(table["kind"]), distinct(table["task"])
     first = table.iloc[0]
     return Chart(
-        name=f"interventions-{file_name(first['model'])}",
+        name=file_name("interventions", first["model"]),
         title=f"Accuracy against the strength of an intervention on heads, {first['model']}",
         heading="",
         note=f"K = {first['k']}, {first['model']}, n = {span(table['n'])} per ability",
@@ -303,5 +303,4 @@ def _name(metric: str) -> str:
     return NAMES.get(metric, metric)
 
 
-section = Section(charts=charts, findings=findings, texts=samples, docs="masking")
-SECTIONS.add("masking", section)
+section = SECTIONS.add("masking", Section(charts=charts, findings=findings, texts=samples, docs="masking"))

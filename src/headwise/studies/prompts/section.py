@@ -49,7 +49,7 @@ _LEAD = 24
 """Tokens drawn before the insertion where a long beginning (solved examples) would fill the panel."""
 
 
-def colours(conditions: Iterable[str]) -> dict[str, str]:
+def condition_colours(conditions: Iterable[str]) -> dict[str, str]:
     """A colour for each condition: the usual one where there is one, else the next that is free.
 
     Every chart of a task is given the colours of all its conditions, so that a condition has one colour in all.
@@ -68,13 +68,13 @@ def charts(tables: Tables) -> list[Chart]:
     for task in distinct(tables["accuracy"]["task"]):
         of_task = {name: tables[name][tables[name]["task"] == task] for name in names if name in tables}
         conditions = distinct(of_task["accuracy"]["condition"])
-        palette, of_study = colours(conditions), _results(of_task, f"prompts-{file_name(task)}")
+        palette, of_study = condition_colours(conditions), _results(of_task, file_name("prompts", task))
         for name, draw in inside.items():
             if len(of_task.get(name, ())) and "comparisons" in of_task:  # one condition alone changes nothing
-                of_study.append(replace(draw(of_task[name], palette), name=f"{name}-{file_name(task)}"))
+                of_study.append(replace(draw(of_task[name], palette), name=file_name(name, task)))
         curves = table_of(of_task, "curves")
         if len(curves) and curves.groupby("series")["k"].nunique().max() > 1:
-            of_study.append(replace(length_curves(curves, palette), name=f"lengths-{file_name(task)}"))
+            of_study.append(replace(length_curves(curves, palette), name=file_name("lengths", task)))
         meaning = explained(conditions)
         drawn += [replace(chart, caption=f"{chart.caption} {meaning}".strip()) for chart in of_study]
     return drawn
@@ -86,7 +86,7 @@ def _results(tables: Tables, name: str) -> list[Chart]:
     drawn: list[Chart] = []
     for (model, layer, head), part in groups(table_of(tables, "profiles"), "model", "layer", "head"):
         chart = prompt_chart(accuracy, comparisons, part)
-        chart = replace(chart, name=f"{name}-{file_name(model)}-L{layer}H{head}")
+        chart = replace(chart, name=file_name(name, model, f"L{layer}H{head}"))
         if drawn:
             chart = replace(chart, page=chart.page_panels[1:], caption=_ATTENTION, table=None)
         drawn.append(chart)
@@ -99,7 +99,7 @@ def prompt_chart(accuracy: pd.DataFrame, comparisons: pd.DataFrame, profiles: pd
     `accuracy` and `comparisons` hold the rows of one set of problems, `profiles` those of one head of one model.
     The heading says whether any difference is significant.
     """
-    palette = colours(distinct(accuracy["condition"]))
+    palette = condition_colours(distinct(accuracy["condition"]))
     bars = accuracy["model"].nunique() * (accuracy["condition"].nunique() + 1)  # and a gap after each model
     width = max(3.0, 1.2 + 0.34 * bars)
     panels = [_bars(accuracy, comparisons, palette)]
@@ -289,7 +289,7 @@ def _layers(rows: pd.DataFrame, column: str, label: str, rule: float, palette: M
 def length_curves(table: pd.DataFrame, palette: Mapping[str, str]) -> Chart:
     """Share of right answers against the number of copies of the filler, one panel per model."""
     names = [name for name in distinct(table["series"]) if name not in ("none", "arm")]
-    palette = {**colours(names), **palette}  # a series has all numbers of copies of a filler
+    palette = {**condition_colours(names), **palette}  # a series has all numbers of copies of a filler
     percents = table.assign(**{name: 100 * table[name] for name in ("value", "lo", "hi")})
     highest = axis_range(percents[["value", "hi"]].to_numpy(), [0.0], room=0)
     limits = (0.0, 1.05 * highest[1]) if highest and highest[1] else None
@@ -381,5 +381,6 @@ def prompt_text(profiles: pd.DataFrame) -> str:
     return ("…" if begin else "") + joined_tokens(shown["token"])
 
 
-section = Section(charts=charts, findings=findings, heads=heads, texts=answers, docs="prompts")
-SECTIONS.add("prompts", section)
+section = SECTIONS.add(
+    "prompts", Section(charts=charts, findings=findings, heads=heads, texts=answers, docs="prompts")
+)

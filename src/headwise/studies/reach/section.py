@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.charts.chart import GREY, Axis, Chart, Line, Panel, Rule
+from headwise.charts.chart import GREY, Axis, Chart, Panel, Rule, curve
 from headwise.charts.section import SECTIONS, Finding, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import joined, minus, percent, shortened, under
@@ -40,7 +40,7 @@ def findings(tables: Tables) -> list[Finding]:
     found = []
     for name, say in {"needed": _needed, "budgets": _budgets, "families": _families, "text": _text}.items():
         for (model, task), rows in groups(table_of(tables, name), "model", "task"):
-            chart = "-".join(map(file_name, (model, task, "text" if name == "text" else "reach")))
+            chart = file_name(model, task, "text" if name == "text" else "reach")
             found += [replace(one, chart=chart) for one in say(rows, model, task)]
     return found
 
@@ -96,8 +96,7 @@ def _budget(rows: pd.DataFrame, model: str, task: str) -> Iterator[Finding]:
     ]
     kept = f"{first['far']} of {first['of']} key/value heads, {percent(first['share'])} of the cache"
     yield Finding(
-        sentence=f"With {kept}, {model} keeps {percent(first['explained'])} "
-        f"[{percent(first['lo'])}, {percent(first['hi'])}] of the effect on {task} and answers "
+        sentence=f"With {kept}, {model} keeps {_explained(first)} of the effect on {task} and answers "
         f"{percent(first['accuracy'])} (all heads {percent(first['full_accuracy'])}, window alone "
         f"{percent(first['none_accuracy'])}; n = {first['n']}) by {series_name(first['series'])}; the paired "
         f"difference of {first['metric']} to {'; '.join(each)}.",
@@ -119,7 +118,7 @@ def _elsewhere(rows: pd.DataFrame, model: str, task: str) -> Iterator[Finding]:
         )
         yield Finding(
             sentence=f"Without a new ranking, the same {first['far']} key/value heads of {model} keep "
-            f"{percent(first['explained'])} [{percent(first['lo'])}, {percent(first['hi'])}] of the effect on {where}"
+            f"{_explained(first)} of the effect on {where}"
             f"{answered}, with {percent(first['share'])} of the cache (n = {first['n']}).",
             weight=0.4,
         )
@@ -127,13 +126,10 @@ def _elsewhere(rows: pd.DataFrame, model: str, task: str) -> Iterator[Finding]:
 
 def _families(rows: pd.DataFrame, model: str, task: str) -> Iterator[Finding]:
     """The effect by depth."""
-    for facet, told in groups(rows[rows["lo"].notna() & (rows["n"] >= FEWEST_OF_LEVEL)], "facet"):
-        each = [
-            f"{row['level']} {percent(row['explained'])} [{percent(row['lo'])}, {percent(row['hi'])}] (n = {row['n']})"
-            for row in told.to_dict("records")
-        ]
+    for facet, levels in groups(rows[rows["lo"].notna() & (rows["n"] >= FEWEST_OF_LEVEL)], "facet"):
+        each = [f"{row['level']} {_explained(row)} (n = {row['n']})" for row in levels.to_dict("records")]
         yield Finding(
-            sentence=f"By {facet}, {told['far'].iloc[0]} key/value heads of {model} keep of the effect on {task}: "
+            sentence=f"By {facet}, {levels['far'].iloc[0]} key/value heads of {model} keep of the effect on {task}: "
             f"{joined(each)}.",
             weight=0.2,
         )
@@ -149,6 +145,11 @@ def _text(rows: pd.DataFrame, model: str, task: str) -> Iterator[Finding]:
         f"everything, and by {_interval(last.loc['window alone'], 'rise')} when none does (n = {first['n']} texts).",
         weight=0.3,
     )
+
+
+def _explained(row: Mapping[Any, Any] | pd.Series) -> str:
+    """The share of the effect, with its interval."""
+    return f"{percent(row['explained'])} [{percent(row['lo'])}, {percent(row['hi'])}]"
 
 
 def _interval(row: Mapping[Any, Any] | pd.Series, name: str, digits: int = 3) -> str:
@@ -170,6 +171,7 @@ def _count(number: float) -> str:
 
 
 COLOURS = dict(zip(SERIES, ("#1f6fb4", "#2a9d4e", "#8a5fb0", "#d1352b", GREY, "#c48a1a"), strict=True))
+_DOTS: dict[str, Any] = {"marker": "circle", "size": 3}
 OTHERS = ("#0b7a75", "#a0522d", "#5b5b9a")
 """Of rankings by further methods, in turn."""
 
@@ -182,38 +184,26 @@ def charts(tables: Tables) -> list[Chart]:
     return [*curves, *maps, *texts]
 
 
-def colours(series: list[str]) -> dict[str, str]:
+def series_colours(series: list[str]) -> dict[str, str]:
     further = [name for name in series if name not in COLOURS]
     return COLOURS | {name: OTHERS[place % len(OTHERS)] for place, name in enumerate(further)}
 
 
 def cache_chart(table: pd.DataFrame) -> Chart:
     """`table` holds the rows of `reach` of one model and task: left the explained effect, right the accuracy."""
-    first, colour = table.iloc[0], colours(list(table["series"].unique()))
+    first, colour = table.iloc[0], series_colours(list(table["series"].unique()))
     panels = []
-    for column, lo, hi, label in (
-        ("explained", "lo", "hi", "Explained Effect"),
-        ("accuracy", "accuracy_lo", "accuracy_hi", "Accuracy"),
-    ):
+    for column, label in (("explained", "Explained Effect"), ("accuracy", "Accuracy")):
         if table[column].isna().all():  # no effect to explain, or no foils
             continue
-        lines = [
-            Line(
-                x=part["share"],
-                y=part[column],
-                lo=part[lo],
-                hi=part[hi],
-                name=series_name(series),
-                colour=colour[series],
-                band=0.2 if series == first["series"] else 0,
-                marker="circle",
-                size=3,
-                dash="dash" if series in ("random", "random_layer") else "solid",
-                hover_x=part["far"],
-            )
-            for series, part in groups(table, "series")
-            if part[column].notna().any()
-        ]
+        lines = []
+        for series, part in groups(table, "series"):
+            if part[column].isna().all():
+                continue
+            look = {"colour": colour[series], "band": 0.2 if series == first["series"] else 0, **_DOTS}
+            look |= {"dash": "dash" if series in ("random", "random_layer") else "solid"}
+            name, far = series_name(series), part["far"]
+            lines.append(curve(part, "share", column, name=name, hover_x=far, **look))
         ends = [Rule(at=0, width=0.6), Rule(at=1, width=0.6)] if column == "explained" else []
         ticks = [share for share in (0.05, 0.1, 0.2, 0.5, 1) if share >= table["share"].min()]
         x = Axis(
@@ -227,7 +217,7 @@ def cache_chart(table: pd.DataFrame) -> Chart:
             Panel(marks=[*ends, *lines], x=x, y=Axis(label=label, grid=True), model=str(first["model"]))
         )
     return Chart(
-        name="-".join(map(file_name, (first["model"], first["task"], "reach"))),
+        name=file_name(first["model"], first["task"], "reach"),
         title=f"What a smaller KV cache keeps: {shortened(str(first['model']), 22)} on {first['task']}{under(table)}",
         panels=panels,
         columns=len(panels),
@@ -242,23 +232,15 @@ def cache_chart(table: pd.DataFrame) -> Chart:
 
 def text_chart(table: pd.DataFrame) -> Chart:
     """`table` holds the rows of `text` of one model and task."""
-    first, colour = table.iloc[0], colours([*table["series"].unique()])
-    lines = [
-        Line(
-            x=part["position"],
-            y=part["rise"],
-            lo=part["lo"],
-            hi=part["hi"],
-            name=series_name(series),
-            colour="#b5651d" if series == "window alone" else colour[series],
-            band=0.2 if series in (first["series"], "window alone") else 0,
-            marker="circle",
-            size=3,
-        )
-        for series, part in groups(table, "series")
-    ]
+    first, colour = table.iloc[0], series_colours([*table["series"].unique()])
+    colour |= {"window alone": "#b5651d"}
+    lines = []
+    for series, part in groups(table, "series"):
+        band = 0.2 if series in (first["series"], "window alone") else 0
+        look: dict[str, Any] = {"colour": colour[series], "band": band, **_DOTS}
+        lines.append(curve(part, "position", "rise", name=series_name(series), **look))
     return Chart(
-        name="-".join(map(file_name, (first["model"], first["task"], "text"))),
+        name=file_name(first["model"], first["task"], "text"),
         title=f"Plain text: {shortened(str(first['model']), 22)}, {first['far']} key/value heads see everything",
         panels=[
             Panel(
@@ -274,5 +256,4 @@ def text_chart(table: pd.DataFrame) -> Chart:
     )
 
 
-section = Section(charts=charts, findings=findings, docs="reach")
-SECTIONS.add("reach", section)
+section = SECTIONS.add("reach", Section(charts=charts, findings=findings, docs="reach"))

@@ -9,8 +9,6 @@ against the number of key/value heads that see far and the share of the cache), 
 
 from __future__ import annotations
 
-import random
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,8 +43,8 @@ from headwise.studies.reach.section import section
 from headwise.studies.reach.settings import PATTERN, ReachSettings
 from headwise.studies.run import Pair, Run
 from headwise.studies.steps import input_table, score_heads
-from headwise.tasks import Example, Task
-from headwise.tasks.builtin.needle import sentences_of
+from headwise.tasks import Task
+from headwise.tasks.plain_text import text_by_position
 
 # ---- steps -----------------------------------------------------------------------------------------------
 
@@ -205,7 +203,7 @@ def compare(run: Run, s: ReachSettings, cases: list[Case]) -> None:
 
 
 def text_of(s: ReachSettings, case: Case) -> Task:
-    return text_task(case.pair.model, s.text, s.length, s.texts, s.seed)
+    return text_by_position(case.pair.model.tokens, s.text, s.length, s.texts, s.seed)
 
 
 def read_text(run: Run, s: ReachSettings, cases: list[Case]) -> None:
@@ -219,32 +217,3 @@ def read_text(run: Run, s: ReachSettings, cases: list[Case]) -> None:
         points = points_at(kept, case.needed) | {"window alone": Point.of([kept[s.methods[0]]], 0)}
         rows = text_rows(points, task.families()["position"])
         run.table("text", rows.assign(far=case.needed, reference=s.reference, **case.pair.columns))
-
-
-# ---- plain text as a task ------------------------------------------------------------------------
-
-
-SCORED = 32
-"""Words that are scored at each position."""
-PARTS = 4
-
-
-def text_task(model: Model, source: str, length: int, n: int, seed: int) -> Task:
-    """The words before a quarter, a half, three quarters and all of `length` tokens, in each of `n` texts.
-
-    source: `sentences` (ours), or a text file, from random places. The family `position` has the tokens up to
-    their end, and the metric is the log probability per token: cross-entropy with the sign turned.
-    """
-    examples: list[Example] = []
-    draw = random.Random(f"text/{source}/{length}/{seed}")
-    for number in range(n):
-        sentences, words = sentences_of(draw, source), list[str]()
-        while len(words) < length:  # a word has at least one token
-            words += next(sentences).split()
-        for part in range(1, PARTS + 1):
-            wanted = length * part // PARTS
-            end = bisect_right(range(1, wanted), wanted, key=lambda k: len(model.tokens(" ".join(words[:k]))))
-            cut = max(1, end - SCORED)
-            prompt, target = " ".join(words[:cut]), " " + " ".join(words[cut : max(end, cut + 1)])
-            examples.append(Example(prompt, target, group=str(number), family={"position": str(wanted)}))
-    return Task("text", tuple(examples), "mean_logprob", {"length": length, "seed": seed})

@@ -231,7 +231,7 @@ def role_maps(table: pd.DataFrame) -> Chart:
     model, seeds = str(table["model"].iloc[0]), table["n"].max()
     note = "dot: label given by every seed" if seeds > 1 else "one seed"
     return Chart(
-        name=f"role-map-{file_name(model)}",
+        name=file_name("role-map", model),
         title=f"The three roles of {shortened(model)}'s heads, mean of {seeds} seeds ({note})",
         panels=panels,
         size=(3 * width + 1.4, height * table["task"].nunique() + 1.2),
@@ -309,5 +309,4 @@ def _counts(counts: pd.DataFrame, pairs: list[tuple[str, str]], y: Axis) -> Pane
     return Panel(title=title, marks=marks, x=names_axis(_LABELS), y=y, bare=True)
 
 
-section = Section(charts=charts, findings=findings, heads=heads, docs="roles")
-SECTIONS.add("roles", section)
+section = SECTIONS.add("roles", Section(charts=charts, findings=findings, heads=heads, docs="roles"))

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.charts.chart import Chart
-from headwise.charts.heatmap import importance, position_chart, score_chart, score_unit
+from headwise.charts.heatmap import importance_scale, position_chart, score_chart, score_unit
 from headwise.charts.section import SECTIONS, Finding, Section
 from headwise.charts.style import file_name
 from headwise.charts.words import joined, method_title
@@ -36,9 +36,13 @@ def _at_positions(rows: pd.DataFrame, model: str, method: str, task: str) -> Fin
         f"{joined(named)} {rows['metric'].iloc[0]}; {len(significant(rows))} of {len(rows)} pairs of head and position "
         f"differ from 0 at q < .05{f' ({few})' if few else ''}."
     )
+    return Finding(sentence=sentence, weight=_share(largest, rows), chart=file_name(model, task, method))
+
+
+def _share(largest: pd.DataFrame, rows: pd.DataFrame) -> float:
+    """How much of all scores, by size, the largest have."""
     total = rows["score"].abs().sum()
-    share = float(largest["score"].abs().sum() / total) if total and np.isfinite(total) else 0.0
-    return Finding(sentence=sentence, weight=share, chart="-".join(map(file_name, (model, task, method))))
+    return float(largest["score"].abs().sum() / total) if total and np.isfinite(total) else 0.0
 
 
 def _with_interval(row: Any) -> str:
@@ -67,11 +71,8 @@ def _largest(rows: pd.DataFrame, model: str, method: str, task: str) -> Finding:
     counts = f"; {len(significant(rows))} of {len(rows)} {scored} differ from 0 at q < .05"
     counts += f" ({'; '.join(limits)})" if limits else ""
     tested = counts if rows["q"].notna().any() else ""
-    total = rows["score"].abs().sum()
-    share = float(largest["score"].abs().sum() / total) if total and np.isfinite(total) else 0.0
     sentence = f"On {task}, {model}'s largest scores by {method_title(rows).lower()} are {joined(named)}{unit}{tested}."
-    chart = "-".join(map(file_name, (model, task, method)))
-    return Finding(sentence=sentence, weight=share, chart=chart)
+    return Finding(sentence=sentence, weight=_share(largest, rows), chart=file_name(model, task, method))
 
 
 def charts(tables: Tables) -> list[Chart]:
@@ -79,14 +80,13 @@ def charts(tables: Tables) -> list[Chart]:
     drawn: list[Chart] = []
     for _, part in groups(table_of(tables, "scores"), "model", "method"):
         signed = bool(part["signed"].iloc[0]) if "signed" in part else True
-        scale = importance(part["score"], signed, f"Score{score_unit(part)}")
+        scale = importance_scale(part["score"], signed, f"Score{score_unit(part)}")
         for names, rows in groups(part, "model", "task", "method"):
-            name = "-".join(map(file_name, names))
+            name = file_name(*names)
             drawn.append(score_chart(rows.reset_index(drop=True), signed=signed, scale=scale, name=name))
     for names, rows in groups(table_of(tables, "positions"), "model", "task", "method"):
-        drawn.append(position_chart(rows, name="-".join(map(file_name, (*names, "positions")))))
+        drawn.append(position_chart(rows, name=file_name(*names, "positions")))
     return drawn
 
 
-section = Section(charts=charts, findings=findings)
-SECTIONS.add("score", section)
+section = SECTIONS.add("score", Section(charts=charts, findings=findings))

@@ -1,5 +1,5 @@
-"""Settings of studies: `shared.py` (settings of every study, and types of fields), `resolve.py` (file, flags,
-defaults), `plain_yaml.py` (YAML from other people).
+"""Settings of studies: `shared.py` (settings of every study, and types of fields), `resolve.py` (study files, flags,
+defaults).
 
 May import: what a study may.
 """

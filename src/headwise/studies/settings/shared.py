@@ -187,8 +187,8 @@ def described(settings: type[Settings], prefix: str = "") -> list[Described]:
         if isinstance(default, Settings):
             rows += described(type(default), f"{prefix}{name}.")
         else:
-            about = " ".join(texts.get(name, "").split())
-            rows.append(Described(prefix + name, _shown(default), about))
+            description = " ".join(texts.get(name, "").split())
+            rows.append(Described(prefix + name, _shown(default), description))
     return rows
 
 

@@ -41,7 +41,7 @@ def _largest(rows: pd.DataFrame, model: str, task: str) -> Finding:
         f"{rows['metric'].iloc[0]}; {significant} of {len(rows)} edges differ from 0 at q < .05 on held-out examples"
         f"{f' ({few})' if few else ''}.",
         weight=float(largest["score"].abs().sum()) / total,
-        chart=f"wiring-{file_name(model)}-{file_name(task)}",
+        chart=file_name("wiring", model, task),
     )
 
 
@@ -74,7 +74,7 @@ def _undefined(rows: pd.DataFrame, metric: str, model: str, task: str) -> Findin
 
 def charts(tables: Tables) -> list[Chart]:
     drawn = [
-        wiring_chart(rows.reset_index(drop=True), name=f"wiring-{file_name(model)}-{file_name(task)}")
+        wiring_chart(rows.reset_index(drop=True), name=file_name("wiring", model, task))
         for (model, task), rows in groups(table_of(tables, "edges"), "model", "task")
     ]
     for (model, task), rows in groups(table_of(tables, "gradient"), "model", "task"):
@@ -82,7 +82,7 @@ def charts(tables: Tables) -> list[Chart]:
         title = (
             f"The largest of all {of:,} edges of {model} on {task_title(str(task))} ({method}){under(rows)}"
         )
-        name = f"wiring-all-{file_name(model)}-{file_name(task)}"
+        name = file_name("wiring-all", model, task)
         drawn.append(wiring_chart(rows.reset_index(drop=True), most=40, name=name, title=title))
     curves = table_of(tables, "curves")
     if len(curves):
@@ -100,5 +100,4 @@ def charts(tables: Tables) -> list[Chart]:
     return drawn
 
 
-section = Section(charts=charts, findings=findings, docs="wiring")
-SECTIONS.add("wiring", section)
+section = SECTIONS.add("wiring", Section(charts=charts, findings=findings, docs="wiring"))

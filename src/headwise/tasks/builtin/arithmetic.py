@@ -73,17 +73,17 @@ def work(steps: Sequence[str], numbers: Mapping[str, int], at: int = -1, slip: i
     >>> [str(step) for step in work(["a + b", "P * 3"], {"a": 4, "b": 9}) or []]
     ['4 + 9 = 13', '13 * 3 = 39']
     """
-    known = dict(numbers)
+    values = dict(numbers)
     done: list[Step] = []
     for i, step in enumerate(steps):
         first, operation, second = step.split()
-        left, right = (int(name) if name.isdigit() else known[name] for name in (first, second))
+        left, right = (int(name) if name.isdigit() else values[name] for name in (first, second))
         if operation == "/" and left % right:
             return None
         result = OPERATIONS[operation](left, right) + (slip if i == at else 0)
         if result < 1:
             return None
-        known[RESULTS[i]] = result
+        values[RESULTS[i]] = result
         done.append(Step(left, operation, right, result))
     return done
 
@@ -243,10 +243,10 @@ def word_problems(
             break
     A, B, C = draw.sample(names, 3)
     things = draw.choice(words(texts["things"]))
-    told: Mapping[str, int | str] = numbers
+    shown: Mapping[str, int | str] = numbers
     if negative:
-        told = {name: draw.choice(words(texts["untold"])) for name in numbers}
-    prompt = story.text.format(A=A, B=B, C=C, things=things, **told)
+        shown = {name: draw.choice(words(texts["untold"])) for name in numbers}
+    prompt = story.text.format(A=A, B=B, C=C, things=things, **shown)
     if chosen == "1" and not negative:
         prompt += f" Calculate {done[0].left} {done[0].operation} {done[0].right}."
     wrong_answers = tuple(draw.sample(foils, N_FOILS))

@@ -36,25 +36,25 @@ Lines = Sequence[tuple[str, str]]
 
 def _python(function: str, parameters: Sequence[str], summary: str, lines: Lines) -> str:
     signature = ", ".join(["self", *parameters])
-    documented = [f"    :param {name}: {about}" for name, about in lines]
+    documented = [f"    :param {name}: {text}" for name, text in lines]
     return "\n".join([f"def {function}({signature}):", f'    """{summary}', "", *documented, "    :param"])
 
 
 def _markdown(function: str, parameters: Sequence[str], summary: str, lines: Lines) -> str:
-    listed = [f"- {name}: {about}" for name, about in lines]
+    listed = [f"- {name}: {text}" for name, text in lines]
     return "\n".join([f"## {function}({', '.join(parameters)})", "", f"About {summary}.", "", *listed, "-"])
 
 
 def _table(function: str, parameters: Sequence[str], summary: str, lines: Lines) -> str:
-    rows = [f"| {name} | {about} |" for name, about in lines]
+    rows = [f"| {name} | {text} |" for name, text in lines]
     return "\n".join([f"{function}({', '.join(parameters)})", "", f"| argument | {summary} |", *rows, "|"])
 
 
 def _prose(function: str, parameters: Sequence[str], summary: str, lines: Lines) -> str:
-    told = [f"Then give the {name}, for {about}." for name, about in lines]
+    listed = [f"Then give the {name}, for {text}." for name, text in lines]
     *first, last = parameters
     needs = f"The command {function} ({summary}) needs {', '.join(first)} and {last}, in this order."
-    return " ".join([needs, *told, "Then give the"])
+    return " ".join([needs, *listed, "Then give the"])
 
 
 LAYOUTS = {"list": _markdown, "table": _table, "prose": _prose}
@@ -82,12 +82,12 @@ def docstring(
     n_named = draw.choice((4, 5))
     n_documented = draw.choice((1, 2, n_named - 2))
     function, *named = draw.sample(names, n_named + 1)
-    summary, *about = (" ".join(draw.sample(descriptions, size)) for size in (3, *[2] * n_documented))
+    summary, *meanings = (" ".join(draw.sample(descriptions, size)) for size in (3, *[2] * n_documented))
     target_index = n_documented
     later = draw.randrange(target_index + 1, n_named)
     strangers = [name for name in names if name not in (function, *named)]
     documented = draw.sample(strangers, n_documented) if negative else named[:n_documented]
-    lines = list(zip(documented, about, strict=True))
+    lines = list(zip(documented, meanings, strict=True))
     written = LAYOUTS[layout] if layout else _python
     swapped = list(named)
     swapped[target_index], swapped[later] = swapped[later], swapped[target_index]

@@ -60,10 +60,10 @@ def needle(
     our sentences, or a text file whose sentences are taken in order from a random one on."""
     (fact,), (question,) = TEXTS["fact"], TEXTS["question"]
     names, kinds = draw.sample(words(TEXTS["names"]), needles), draw.sample(TEXTS["kinds"], 1 + distractors)
-    said = [(kinds[0], name) for name in names] + [(kind, names[0]) for kind in kinds[1:]]
-    answers = _answers(draw, answer, max(len(said), N_FOILS + 1))
+    pairs = [(kinds[0], name) for name in names] + [(kind, names[0]) for kind in kinds[1:]]
+    answers = _answers(draw, answer, max(len(pairs), N_FOILS + 1))
     facts = [
-        fact.format(kind=kind, name=name, answer=a) for (kind, name), a in zip(said, answers, strict=False)
+        fact.format(kind=kind, name=name, answer=a) for (kind, name), a in zip(pairs, answers, strict=False)
     ]
     level = draw.choice(DEPTHS) if depth == "mixed" else depth
     places = [LATEST * (DEPTHS.index(level) + draw.random()) / len(DEPTHS)]
@@ -86,18 +86,18 @@ def recall_from_context(
     draw: random.Random, length: int = 512, filler: str = "sentences", tokens: Lengths | None = None
 ) -> Example:
     """`length`: of the prompt in tokens. `filler`: as for `needle`."""
-    said, question, beginning, kind = draw.choice(TEXTS["facts of a chat"]).split(" | ")
+    statement, question, beginning, kind = draw.choice(TEXTS["facts of a chat"]).split(" | ")
     answers = draw.sample(words(TEXTS[kind]), N_FOILS + 1)
-    fact, last = f"User: {said.format(answer=answers[0])}", f"User: {question}\nAssistant: {beginning}"
+    fact, last = f"User: {statement.format(answer=answers[0])}", f"User: {question}\nAssistant: {beginning}"
     ok = "Assistant: Thank you, I will remember that."
     sentences = sentences_of(draw, filler)
     room = _Room(tokens, length - _count(tokens, "\n".join([fact, ok, last])))
     turns: list[str] = []
     while True:
         turn = f"User: {draw.choice(TEXTS['requests']).format(where=draw.choice(TEXTS['where']))}\nAssistant:"
-        if not room.takes(turn, "\n") or not (told := room.fill(sentences, draw.randint(2, 4))):
+        if not room.takes(turn, "\n") or not (added := room.fill(sentences, draw.randint(2, 4))):
             break
-        turns.append(" ".join([turn, *told]))
+        turns.append(" ".join([turn, *added]))
     family = {"fact": kind, "length": str(length)}
     return _example([ok, *turns, last], [fact], [0.0], answers, "\n", family)
 

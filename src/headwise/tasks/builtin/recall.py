@@ -62,9 +62,9 @@ def recall(
     answers = dict.fromkeys(answers[0] for _, answers in facts)
     wrong = [answer for answer in answers if answer not in right and answer != instead[0]]
     foils = [instead[0], *draw.sample(wrong, min(N_FOILS - 1, len(wrong)))]
-    asked, asked_instead = two_blanks(draw) if negative else (subject, other)
+    blank_or_subject, asked_instead = two_blanks(draw) if negative else (subject, other)
     return Example(
-        prompt=question.format(asked),
+        prompt=question.format(blank_or_subject),
         target=f" {right[0]}",
         foils=tuple(f" {answer}" for answer in foils),
         counterfactual=question.format(asked_instead),

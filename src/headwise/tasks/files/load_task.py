@@ -167,16 +167,16 @@ def _path(source: str | Path) -> Path:
 
 def _choose(table: Table, mapping: str | None, columns: Columns | None) -> mappings.ReadyMapping | None:
     """The ready mapping to use, or None for the plain fields."""
-    known, rows, log = mappings.registered(), table.rows, table.log
+    registered, rows, log = mappings.registered(), table.rows, table.log
     if mapping is not None:
-        if mapping != PLAIN and mapping not in known:
-            raise unknown("mapping", str(mapping), (PLAIN, *known))
-        return known.get(mapping)
+        if mapping != PLAIN and mapping not in registered:
+            raise unknown("mapping", str(mapping), (PLAIN, *registered))
+        return registered.get(mapping)
     names = column_names(rows)
     if columns or set(NEEDED) <= set(names):
         return None
     # Not the first row alone: it may be the one that lacks a field.
-    ready = next((ready for row in rows[:20] for ready in known.values() if ready.recognises(row)), None)
+    ready = next((ready for row in rows[:20] for ready in registered.values() if ready.recognises(row)), None)
     found = guessed(names, NEEDED)
     if ready is None and not set(NEEDED) <= {*names, *found}:
         first = rows[0]
@@ -196,7 +196,7 @@ def _choose(table: Table, mapping: str | None, columns: Columns | None) -> mappi
         raise HeadwiseError(
             f"{log.source}, {first.location}: cannot tell what the fields {named(first.values)} mean{meant}; expected "
             f"{' and '.join(NEEDED)} (optional: {', '.join(FIELDS[2:])}); name your columns with "
-            f"{hint('columns', columns)}, or name a mapping with {hint('mapping', 'NAME')}, of {', '.join(known)}"
+            f"{hint('columns', columns)}, or name a mapping with {hint('mapping', 'NAME')}, of {', '.join(registered)}"
         )
     return ready
 

@@ -153,9 +153,9 @@ def _mib(row: Row, chosen: str) -> tuple[str, list[str], str, list[str]]:
 
 def _mib_answer(row: Row) -> tuple[str, list[str]]:
     """The right answer and the other choices."""
-    about, choices, key = row.get("metadata"), row.get("choices"), row.get("answerKey")
-    if isinstance(about, dict) and "indirect_object" in about:
-        return str(about["indirect_object"]), [str(about["subject"])]
+    metadata, choices, key = row.get("metadata"), row.get("choices"), row.get("answerKey")
+    if isinstance(metadata, dict) and "indirect_object" in metadata:
+        return str(metadata["indirect_object"]), [str(metadata["subject"])]
     if choices is None or key is None:
         return str(row.need("label")).strip(), []
     labels = [str(label) for label in (choices["label"] if isinstance(choices, dict) else choices)]

@@ -259,13 +259,13 @@ _CHOICES = ("as the task says", "listed", "hidden")
 def bigbench(
     table: Table, choices: Annotated[str, one_of("value of choices", lambda: _CHOICES)] = _CHOICES[0]
 ) -> Pairs:
-    about, draw = table.about, random.Random(f"bigbench/{table.seed}")
+    header, draw = table.about, random.Random(f"bigbench/{table.seed}")
     shows = choices == "listed" or (
-        choices == _CHOICES[0] and about.get("append_choices_to_input", True) is not False
+        choices == _CHOICES[0] and header.get("append_choices_to_input", True) is not False
     )
 
     def example(row: Row) -> Example:
-        prefix = {name: as_text(about.get(name, default), name) for name, default in _DEFAULTS.items()}
+        prefix = {name: as_text(header.get(name, default), name) for name, default in _DEFAULTS.items()}
         if row.get("task_prefix"):
             prefix["task_prefix"] += row.text("task_prefix")
         right, wrong = _scored_answers(row)

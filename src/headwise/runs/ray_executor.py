@@ -25,8 +25,8 @@ from headwise.display import counted
 from headwise.errors import HeadwiseError, flag
 from headwise.progress import progress
 from headwise.runs.compute import LocalExecutor
-from headwise.runs.executors.ray_workers import Plan, Worker, plan
-from headwise.runs.folder.info import versions
+from headwise.runs.info import versions
+from headwise.runs.ray_workers import Plan, Worker, plan
 from headwise.runs.step import Call, Finished
 from headwise.runs.stopping import handlers_kept
 

@@ -1,4 +1,4 @@
-"""Finding values that are not finite in a result, and saying where they are.
+"""What a run holds of values: plain JSON with one spelling for each, and where a result is not finite.
 
 A NaN in `score` or `value` is a computation that went wrong or has no answer; elsewhere (an interval from one
 example, a p-value of an unsigned score) it is how a table says "none". An infinity is wrong anywhere. A result class
@@ -8,11 +8,71 @@ says what it measured with `measured_tables()`; frames inside other results are 
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def canonical(value: Any) -> str:
+    """JSON with one spelling for each value."""
+    return _CANONICAL.encode(value)
+
+
+def with_nulls(value: Any) -> Any:
+    """Values for JSON that is shown: NaN and infinity as null, arrays and numpy's numbers as lists and numbers."""
+    if isinstance(value, Mapping):
+        return {str(key): with_nulls(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_nulls(item) for item in value]
+    if hasattr(value, "tolist"):
+        return with_nulls(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value) if isinstance(value, Path) else value
+
+
+def plain(value: Any, where: str) -> Any:
+    """`value` as fresh JSON values (tuples as lists, numpy scalars as numbers), or an error that says where.
+
+    Keys that are not text and numbers that are not finite are refused: JSON would turn them into something
+    else without a word, and two different settings could become one.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise HeadwiseError(f"{where} is {value}, which JSON cannot hold; give a finite number or null")
+        return float(value)
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise HeadwiseError(f"{where} has the key {key!r}; keys must be text")
+        return {key: plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return plain(value.item(), where)
+    raise HeadwiseError(
+        f"{where} is a {type(value).__name__}, which cannot be stored; give text, numbers, true, false, "
+        "null, or lists and mappings of these"
+    )
+
+
+# ---- values that are not finite --------------------------------------------------------------------------
 
 _ANSWERS = ("score", "value")
 _MEASURED = ("scores", "curves", "examples")

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headwise.bounded import decode_arrow, regular
 from headwise.errors import HeadwiseError, flag, hint, quoted
 from headwise.files import DiskError, explain_disk_errors
-from headwise.runs.store.finite import not_finite
-from headwise.runs.store.plain import canonical
+from headwise.runs.values import canonical, not_finite
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headwise.errors import HeadwiseError, hint
-from headwise.runs.folder.info import versions
+from headwise.runs.info import versions
 from headwise.runs.step import Job
-from headwise.runs.store.store import Encoded, encode_result
+from headwise.runs.store import Encoded, encode_result
 
 SPARE = 1_000_000_000
 """Bytes of memory that a worker needs beside its models: Python, torch, and the batch it works on."""

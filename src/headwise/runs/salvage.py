@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwise.files import explain_disk_errors, flush, fsync_folder, unused
-from headwise.runs.store.store import Encoded, Store, connect, is_intact, is_whole
+from headwise.runs.store import Encoded, Store, connect, is_intact, is_whole
 
 _PROBED = 10_000
 """How many row numbers are tried beyond the last one known, where the end of a table cannot be read."""

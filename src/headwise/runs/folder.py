@@ -24,13 +24,12 @@ from headwise.display import counted
 from headwise.errors import HeadwiseError, flag, hint
 from headwise.files import explain_disk_errors, fsync_folder, inside, unused
 from headwise.registry import command_line, plugins
-from headwise.runs.folder import info
-from headwise.runs.folder.hold import hold, make
-from headwise.runs.folder.info import latest, record
+from headwise.runs import info
+from headwise.runs.info import hold, latest, make, record
+from headwise.runs.salvage import finish_salvage, move_store, salvage
 from headwise.runs.stopping import interrupts_held
-from headwise.runs.store.plain import plain
-from headwise.runs.store.salvage import finish_salvage, move_store, salvage
-from headwise.runs.store.store import DamagedError, Store
+from headwise.runs.store import DamagedError, Store
+from headwise.runs.values import plain
 
 if TYPE_CHECKING:
     from headwise.runs.step import Call, Executor
@@ -204,9 +203,9 @@ class RunFolder:
     def record_table(self, name: str, digest: str) -> None:
         """Write down the SHA-256 of a table, and what it was made with, before its file takes its place."""
         self.begin(with_result=True)
-        known = self.info["written"]
+        before = self.info["written"]
         self.info["written"] = record(self.info, name, digest)
-        if self.info["written"] != known:
+        if self.info["written"] != before:
             self.save()
 
     def wrote(self, tables: list[str]) -> None:
@@ -375,10 +374,12 @@ class RunFolder:
         """What `run.json` says from now on."""
         earlier = self.info
         times = earlier["timings"]
-        about = {name: earlier[name] for name in ("study", "settings", "fingerprints", "seeds")} | self._about
+        content = {
+            name: earlier[name] for name in ("study", "settings", "fingerprints", "seeds")
+        } | self._about
         return {
             "format": info.FORMAT,
-            **about,
+            **content,
             "question": earlier.get("question", "") if self._question is None else self._question,
             "command": command_line(sys.argv) if self._command is None else self._command,
             "versions": info.versions(),

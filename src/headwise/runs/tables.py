@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 from headwise.bounded import read_parquet, regular
 from headwise.errors import HeadwiseError
 from headwise.files import explain_disk_errors, replacing, sha256
-from headwise.runs.folder.info import TABLE_NAME
+from headwise.runs.info import TABLE_NAME
 from headwise.tables.columns import NAME_COLUMNS, encode, leading_fields, to_arrow, to_pandas
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from headwise.runs.folder.folder import RunFolder
+    from headwise.runs.folder import RunFolder
 
 _ROWS = 131_072
 """Rows of one row group: what is held in memory while a table is written."""
