@@ -50,3 +50,14 @@ def test_a_drawing_of_no_edges_is_refused(tiny):
 def test_a_precision_of_interactions_that_is_none_is_refused(precision, tiny):
     with pytest.raises(hw.HeadwiseError, match=r"precision'? is"):
         hw.interactions(tiny, word_task(2), ["L0H1", "L1H1"], precision=precision, progress=False)
+
+
+def test_a_sender_that_cannot_reach_the_receiver_is_named(tiny, caplog):
+    found = hw.edges(
+        tiny, word_task(3), "attribution", into="L2H1.Q", out_of=["L1H0", "L2H3", "L3H0"], progress=False
+    )
+    assert {str(edge.sender) for edge in found} == {"L1H0"}
+    assert "L2H3, L3H0 have no edge into these receivers" in caplog.text
+    caplog.clear()
+    hw.edges(tiny, word_task(3), "attribution", into=["L2H1.Q", "logits"], out_of=["L2H3"], progress=False)
+    assert "no edge" not in caplog.text

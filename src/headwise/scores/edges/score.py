@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from headwise.errors import HeadwiseError, unknown
+from headwise.errors import HeadwiseError, unknown, warn_once
 from headwise.heads import COMPONENTS, Head, head_list
 from headwise.heads.components import kinds_of
 from headwise.heads.edges import (
@@ -38,6 +39,8 @@ from headwise.scores.registry import Registered, Setup, note_too_few
 from headwise.settings import several
 from headwise.tasks.examples import Task
 from headwise.tasks.opening import TaskLike, as_task
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -134,7 +137,10 @@ def edges(
     _check_metric(chosen, measured)
     parts = take_apart(model)
     receivers = _receivers(parts, into, components, slots)
-    listed = possible_edges(parts, _senders(model, out_of, components), receivers, chosen_spans(task, spans))
+    senders = _senders(model, out_of, components)
+    listed = possible_edges(parts, senders, receivers, chosen_spans(task, spans))
+    if out_of is not None:
+        _note_left_out(senders, listed)
     setup = EdgeSetup(model, task, measured, reference, positions, seed, reference_task, batch_tokens)
     setup.edges, setup.parts = listed, parts
     setup.components = COMPONENTS if chosen.gates else sender_kinds(listed)
@@ -213,6 +219,17 @@ def _senders(model: Model, out_of: Any, components: Sequence[str]) -> list[Head]
         found = list(dict.fromkeys(head_list(out_of)))
         everything.check(found, model.name)
     return sorted(found, key=writing_order)
+
+
+def _note_left_out(senders: Sequence[Head], listed: Sequence[Edge]) -> None:
+    """Say which senders that were asked for have no edge into any receiver."""
+    reaching = {edge.sender for edge in listed}
+    if silent := [str(sender) for sender in senders if sender not in reaching]:
+        warn_once(
+            logger,
+            f"{', '.join(silent)} {'has' if len(silent) == 1 else 'have'} no edge into these receivers, which "
+            "read only what earlier layers write",
+        )
 
 
 def _receivers(parts: Parts, into: Any, components: Sequence[str], slots: Sequence[str]) -> list[Receiver]:
