@@ -105,10 +105,9 @@ class Certificate(Saved):
         where = f"of {self.task} in {self.model} under {ablation_name(self.reference)}"
         effect = f"explained effect {with_interval(first)}, n = {self.n}"
         if self.verdict == REJECTED:
-            failed = "; ".join(
-                self._problem(check) for check in (SUFFICIENT, FAMILIES, NECESSARY) if states[check] == FAIL
-            )
-            return f"{size} are not a circuit {where}: {failed}."
+            checks = (SUFFICIENT, FAMILIES, TRACKS, NECESSARY)
+            failed = "; ".join(self._problem(check) for check in checks if states[check] == FAIL)
+            return f"{size} are not a circuit {where}: {failed} (n = {self.n})."
         if self.verdict == UNDECIDED:
             open_ = [c for c in (SUFFICIENT, FAMILIES, NECESSARY) if states[c] not in (PASS, NOT_TESTED)]
             missing = "; ".join(self._problem(check) for check in open_) or "no check decides"

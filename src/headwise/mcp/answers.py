@@ -14,14 +14,27 @@ MOST_EXAMPLES, MOST_ROWS, MOST_REPORT = 512, 200, 16 << 20
 Text = Annotated[str, Field(max_length=400)]
 HeadName = Annotated[str, Field(pattern=r"^L\d{1,4}H\d{1,4}$")]
 HeadNames = Annotated[list[HeadName], Field(max_length=1024)]
-Receivers = Annotated[list[Annotated[str, Field(max_length=32)]], Field(min_length=1, max_length=64)]
+Receivers = Annotated[
+    list[Annotated[str, Field(max_length=32)]],
+    Field(
+        min_length=1,
+        max_length=64,
+        description='a list of what reads: "L23H3" (its Q, and the K and V of its key/value head), "L23H3.Q", '
+        '"L23KV1.K", "MLP4", "logits"',
+    ),
+]
 Examples = Annotated[int, Field(ge=4, le=MOST_EXAMPLES)]
 Top = Annotated[int, Field(ge=1, le=MOST_ROWS)]
 Half = Literal["find", "test", "all"]
-Reference = (
+Reference = Annotated[
     Literal["zero", "mean", "position_mean", "resample", "patch"]
-    | Annotated[str, Field(pattern=r"^window(:\d{1,9}){0,2}$")]
-)
+    | Annotated[str, Field(pattern=r"^window(:\d{1,9}){0,2}$")],
+    Field(
+        description="what replaces a removed head: its mean output, zero, its mean at the same position, another "
+        "example's output (resample), its output on the counterfactual prompt (patch: counterfactual patching), or "
+        "the same head with a short view (window:64:4)"
+    ),
+]
 Method = Literal["attribution", "ablation", "integrated", "random"]
 EdgeMethod = Literal["exact", "attribution", "integrated"]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]

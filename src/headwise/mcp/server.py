@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from typing import Any
 
+from pydantic import ValidationError
+
 from headwise._version import __version__
 from headwise.bounded import regular
 from headwise.errors import HeadwiseError, noticing, out_of_memory, unknown
@@ -82,7 +84,14 @@ class Server(MCPServer):
             for argument in arguments if tool.name == name else ():
                 if argument not in accepted:
                     raise ToolError(str(unknown(f"argument of {name}", argument, accepted)))
-        return await super().call_tool(name, arguments, context)
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            wrong = error.__cause__.errors(include_url=False)
+            reasons = dict.fromkeys(f"{one['loc'][0]} = {one['input']!r:.80}: {one['msg']}" for one in wrong)
+            raise ToolError(f"{name}: {'; '.join(reasons)}") from None
 
 
 def server(desk: Desk) -> MCPServer:
