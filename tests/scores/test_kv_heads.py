@@ -17,6 +17,7 @@ from headwise.model.measure.engine import Engine
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.verify.components import query_groups
 from headwise.model.verify.tiny import tiny_model
+from headwise.scores.registry import SHARED_ROW, method
 from headwise.tasks import Example, Task
 from helpers import word_model, word_task
 
@@ -301,3 +302,13 @@ def test_edges_have_no_key_value_heads_but_lead_into_them(tiny):
         hw.edges(tiny, word_task(2), components=KV)
     found = hw.edges(tiny, word_task(2), into="L2KV1", out_of=["L0H1"], progress=False)
     assert [str(edge) for edge in found.edges] == ["L0H1->L2KV1.K", "L0H1->L2KV1.V"]
+
+
+@pytest.mark.parametrize("components", [["heads"], ["kv_heads"], ["heads", "mlps"]])
+def test_progress_counts_what_is_scored(components, tiny):
+    """And the rows of a plan are in proportion, so that the time left is right."""
+    task, done = word_task(4), []
+    hw.score(tiny, task, "ablation", components=components, progress=lambda steps=1: done.append(steps))
+    ablation, scored = method("ablation"), len(tiny.layout(components).listed())
+    assert sum(done) == ablation.steps(tiny, task, components) == scored * 4
+    assert ablation.cost(tiny, task, "mean", {"components": components}) == SHARED_ROW * scored * 4

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, WrapValidator, model_validator
 from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
-from headwise.heads import RANKED_BY, Head, lone_gates, single_gates
+from headwise.heads import HEADS, RANKED_BY, Head, lone_gates, single_gates
 from headwise.model.measure.by_position import acting_positions, position_effects
 from headwise.model.measure.engine import Engine
 from headwise.progress import live_table, scaled_progress
@@ -79,8 +79,10 @@ def each_position(setup: Setup) -> np.ndarray:
 
 _each_head = partial(
     register,
-    steps=lambda model, task: len(model.heads()) * len(task),
-    rows=lambda model, task, *_: SHARED_ROW * len(model.heads()) * len(task),
+    steps=lambda model, task, components=HEADS: len(model.layout(components).listed()) * len(task),
+    rows=lambda model, task, _, options: (
+        SHARED_ROW * len(model.layout(options["components"]).listed()) * len(task)
+    ),
     components=True,
 )
 

@@ -142,8 +142,9 @@ class Method(Registered):
     """A registered way to score heads; it gives values per example and head `[E, L, H]`."""
 
     signed: bool = True
-    steps: Callable[[Model, Task], int] = lambda model, task: len(task)
-    """How many (variant, row) pairs it will report as done, for the progress bar."""
+    steps: Callable[..., int] = lambda model, task, components=HEADS: len(task)
+    """How many (variant, row) pairs it will report as done, for the progress bar, from the model, the task and the
+    components."""
     option_class: type[Settings] | None = None
     """Its own options, where the parameters of `run` do not say all of them."""
     per_label: Callable[..., dict[str, Scores]] | None = None

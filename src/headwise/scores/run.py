@@ -102,8 +102,8 @@ def score(
         setup.components = chosen.settings(**options).components  # type: ignore[attr-defined]
         method_options.pop("components", None)
     setup.chosen = None if heads is None else _chosen_heads(setup, heads)
-    steps = chosen.steps(model, task)
-    if steps == len(model.heads()) * len(task):  # one step per head and example
+    steps = chosen.steps(model, task, setup.components)
+    if steps == len(setup.layout.listed()) * len(task):  # one step per head and example
         steps = len(setup.heads) * len(task)
     prompts = _prompt_tokens(setup) if each else []
     if not each and chosen.signed and not getattr(chosen.settings(**options), "stops_early", False):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from headwise.cards.measured import STEPS, measure_heads
 from headwise.errors import HeadwiseError
-from headwise.heads import Order, PositionScores, Scores, heads_of
+from headwise.heads import HEADS, Order, PositionScores, Scores, heads_of
 from headwise.model.model import Model
 from headwise.progress import scaled_progress
 from headwise.runs import Call, Job, step
@@ -64,7 +64,8 @@ def score_heads(
     settings: dict[str, Any] = {"metric": metric, "reference": None if reference == "mean" else reference}
     settings |= {"positions": positions, "seed": seed, **own_options(method, options or {})}
     chosen = method_named(method)
-    rows_per_step = chosen.cost(model, task, reference, options or {}) / max(1, chosen.steps(model, task))
+    steps = chosen.steps(model, task, settings.get("components", HEADS))
+    rows_per_step = chosen.cost(model, task, reference, options or {}) / max(1, steps)
     scaled: Any = scaled_progress(job.advance, rows_per_step)
     job = replace(job, advance=scaled)
     scores = score(model, task, method, **settings, progress=job)

@@ -174,7 +174,7 @@ def _rows(model: Model, task: Task, reference: str, options: Mapping[str, Any]) 
     "gating",
     signed=False,
     about="learned gates (Causal Head Gating): facilitation; also interference and irrelevance",
-    steps=lambda model, task: len(FITS) * FitSettings().updates,
+    steps=lambda *_: len(FITS) * FitSettings().updates,
     rows=_rows,
     options=GatingOptions,
     learned=True,

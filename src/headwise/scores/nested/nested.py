@@ -67,7 +67,7 @@ def _rows(model: Model, task: Task, reference: str, options: Mapping[str, Any]) 
     "nested",
     signed=False,
     about="learned nested masks: a ranking whose first k heads explain the behaviour at every k",
-    steps=lambda model, task: NestedOptions().updates,
+    steps=lambda *_: NestedOptions().updates,
     rows=_rows,
     options=NestedOptions,
     version=3,
