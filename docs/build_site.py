@@ -56,9 +56,8 @@ def on_config(config: Any) -> Any:
         shutil.copy(picture, place / "benchmarks" / "results")
     shutil.copy(ROOT / "LICENSE", place / "LICENSE")
     shutil.copytree(ROOT / "skills", place / "skills")
-    if repository := os.environ.get(
-        "GITHUB_REPOSITORY"
-    ):  # the workflows have it, and Colab opens notebooks from there
+    # Workflows know where the repository is; Colab opens notebooks from there.
+    if repository := os.environ.get("GITHUB_REPOSITORY"):
         _link_to_colab(place / "docs" / "first-look.ipynb", repository)
     (place / "docs" / "reference.md").write_text(_reference(), encoding="utf-8")
     config["nav"] = [{"headwise": "README.md"}, *_navigation(place)]

@@ -274,6 +274,7 @@ def test_fifty_malformed_calls_are_refused_in_words_without_loading_a_model(tmp_
                     text = done.content[0].text
                 assert text, (tool, arguments)
                 assert "Traceback" not in text
+                assert "pydantic" not in text
                 assert "missing-model" not in text, (
                     "the arguments were not refused before the model was loaded"
                 )
@@ -281,6 +282,11 @@ def test_fifty_malformed_calls_are_refused_in_words_without_loading_a_model(tmp_
                 await client.read_resource("headwise://runs/..%2F..%2Fetc/report")
             done = await client.call_tool("score", {"task": "ioi", "refrence": "zero"})
             assert "unknown argument of score 'refrence'; did you mean 'reference'?" in done.content[0].text
+            done = await client.call_tool("edges", {"task": "ioi", "into": "logits", "n": 160})
+            text = done.content[0].text
+            assert "into = 'logits'" in text
+            assert "n = 160" in text
+            assert "128" in text
             for tool in (await client.list_tools()).tools:
                 assert tool.input_schema["additionalProperties"] is False
                 assert tool.description

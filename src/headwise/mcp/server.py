@@ -90,7 +90,9 @@ class Server(MCPServer):
             if not isinstance(error.__cause__, ValidationError):
                 raise
             wrong = error.__cause__.errors(include_url=False)
-            reasons = dict.fromkeys(f"{one['loc'][0]} = {one['input']!r:.80}: {one['msg']}" for one in wrong)
+            reasons = dict.fromkeys(
+                f"{'.'.join(map(str, one['loc'][:1]))} = {one['input']!r:.80}: {one['msg']}" for one in wrong
+            )
             raise ToolError(f"{name}: {'; '.join(reasons)}") from None
 
 

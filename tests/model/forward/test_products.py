@@ -59,6 +59,14 @@ def test_equal_rows_of_one_batch_give_equal_bits():
     assert torch.equal(found, found[:1].expand_as(found))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_layers_of_another_kind_are_left_alone(dtype):
+    """On a GPU too: there every call of Python counts."""
+    layer, other = frozen_linear().to(dtype), frozen_linear().to("meta")
+    with faster_products(nn.Sequential(layer, other)):
+        assert not {"forward"} & {*vars(layer), *vars(other)}
+
+
 def test_weights_that_are_trained_keep_their_gradients():
     layer = frozen_linear().requires_grad_(True)
     hidden = torch.randn(16, 24)

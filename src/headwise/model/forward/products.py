@@ -69,7 +69,9 @@ def onednn_is_faster() -> bool:
     """Whether this processor has AVX-512 and is not Intel's, and this torch has the product, which is right."""
     info = Path("/proc/cpuinfo")
     maker = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else platform.processor()
-    return torch.backends.cpu.get_cpu_capability() == "AVX512" and "AMD" in maker and onednn_is_right()
+    return (
+        torch.backends.cpu.get_cpu_capability() == "AVX512" and "AuthenticAMD" in maker and onednn_is_right()
+    )
 
 
 def onednn_is_right() -> bool:
@@ -88,7 +90,7 @@ def onednn_is_right() -> bool:
 def product(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input · weightᵀ + bias by the faster library."""
     parts = [part for part in (hidden, weight, bias) if part is not None]
-    suited = all(part.dtype == torch.float32 and part.device.type == "cpu" for part in parts)
+    suited = all(map(_suited, parts))
     enough = hidden.shape[-1] and hidden.numel() >= FEWEST * hidden.shape[-1]
     if not (suited and enough and onednn_is_faster()):
         return functional.linear(hidden, weight, bias)
@@ -98,13 +100,18 @@ def product(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return found
 
 
+def _suited(part: Tensor) -> bool:
+    return part.dtype == torch.float32 and part.device.type == "cpu"
+
+
 def faster_products(model: nn.Module) -> AbstractContextManager[None]:
     """While this holds, the linear layers of a model multiply by the faster library.
 
     Exactly `nn.Linear`: adapters and quantised layers derive from it and multiply otherwise.
     """
-    layers = [m for m in model.modules() if type(m) is nn.Linear] if onednn_is_faster() else []
-    return replaced([layer for layer in layers if "forward" not in vars(layer)], _forward)
+    linear = [m for m in model.modules() if type(m) is nn.Linear] if onednn_is_faster() else []
+    layers = [layer for layer in linear if _suited(layer.weight) and "forward" not in vars(layer)]
+    return replaced(layers, _forward)
 
 
 def _forward(layer: nn.Module) -> Callable[[Tensor], Tensor]:
