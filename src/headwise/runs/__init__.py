@@ -1,9 +1,9 @@
 """Run folders: steps that remember, and where they are remembered. Begin with `step.py`, then `compute.py`.
 
-`folder.py` is the run folder, with `info.py` (run.json, the lock) and `tables.py` (Parquet); `store.py` has the
-finished steps (cells.sqlite, a transaction per step), `salvage.py` what a damaged one still holds, `values.py` what can
-be stored. `ray_executor.py` computes on a Ray cluster, `reader.py` is a run as the report reads it, `stopping.py` what
-Ctrl-C does. Importing this loads nothing heavy. May import: errors, files, registry, progress, stats, tables.
+`folder.py` is the run folder, with `hold.py` (its lock), `info.py` (run.json) and `tables.py` (Parquet); `store.py` has
+the finished steps (cells.sqlite, a transaction per step), `salvage.py` what a damaged one still holds, `values.py` what
+can be stored. `ray_executor.py` computes on a Ray cluster, `reader.py` is a run as the report reads it, `stopping.py`
+what Ctrl-C does. Importing this loads nothing heavy. May import: errors, files, registry, progress, stats, tables.
 """
 
 from typing import TYPE_CHECKING, Any

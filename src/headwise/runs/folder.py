@@ -25,7 +25,8 @@ from headwise.errors import HeadwiseError, flag, hint
 from headwise.files import explain_disk_errors, fsync_folder, inside, unused
 from headwise.registry import command_line, plugins
 from headwise.runs import info
-from headwise.runs.info import hold, latest, make, record
+from headwise.runs.hold import hold, make
+from headwise.runs.info import latest, record
 from headwise.runs.salvage import finish_salvage, move_store, salvage
 from headwise.runs.stopping import interrupts_held
 from headwise.runs.store import DamagedError, Store

@@ -1,4 +1,4 @@
-"""What `run.json` says of a run, and how two of them differ; making the folder of a run, and its lock."""
+"""What `run.json` says of a run, and how two of them differ."""
 
 from __future__ import annotations
 
@@ -247,46 +247,3 @@ def as_html(path: Path, info: Mapping[str, Any], notices: Sequence[str]) -> str:
             f'<img alt="{escape(figure.stem)}" style="max-width:100%" src="data:image/png;base64,{data}">'
         )
     return "\n".join(parts)
-
-
-# ---- making the folder, and holding it so that no second process writes there ----------------------------
-
-_LOCK = ".headwise.lock"
-_MARKS = {"run.json", "cells.sqlite", _LOCK}
-"""What tells a run from any other folder: one of these is there from the first moment on."""
-
-
-def make(path: Path) -> None:
-    """Make the folder of a run, or make sure that what is there is one."""
-    with explain_disk_errors(path):
-        if path.exists() and not path.is_dir():
-            raise HeadwiseError(f"{path} is a file; a run needs a folder, so give {flag('out')} another name")
-        if path.is_dir():
-            inside = {entry.name for entry in path.iterdir()}
-            if inside and not inside & _MARKS:
-                raise HeadwiseError(
-                    f"{path} is not empty and is not a run; give {flag('out')} a new or empty folder"
-                )
-        path.mkdir(parents=True, exist_ok=True)
-
-
-def hold(path: Path) -> Any:
-    """Take the run's lock, which the system lets go of when the process ends, however it ends."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(path / _LOCK, timeout=0)
-    with explain_disk_errors(path):
-        try:
-            lock.acquire()
-        except Timeout:
-            raise HeadwiseError(
-                f"{path} is in use by {_holder(path)}; wait until it ends, or give {flag('out')} another folder"
-            ) from None
-    return lock
-
-
-def _holder(path: Path) -> str:
-    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, HeadwiseError):
-        process = json.loads(read_text(path / "run.json", path))["process"]
-        return f"process {process['id']} on {process['host']}"
-    return "another process"
