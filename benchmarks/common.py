@@ -9,8 +9,7 @@ import importlib.metadata
 import json
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,18 +90,6 @@ def in_turns(
                 seconds[name] += spent
                 results[name].append(found)
     return seconds, results
-
-
-@contextmanager
-def tf32(device: str | torch.device) -> Iterator[None]:
-    """While this holds, a GPU may round float32 products to TF32: for training, not for what is reported."""
-    before = torch.get_float32_matmul_precision()
-    if torch.device(device).type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 # ---- memory ------------------------------------------------------------------------------------------------

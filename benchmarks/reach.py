@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import headwise as hw
-from common import RESULTS, about, tf32, write
+from common import RESULTS, about, write
 from headwise import stats
 from headwise.heads import Head, Order
+from headwise.model.forward.kernels import tf32_products
 from headwise.studies.reach.kept import (
     GROUPS,
     UNITS,
@@ -333,7 +335,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "reach.json")
     args = parser.parse_args()
     bench = Bench(args)
-    with tf32(bench.model.device if args.tf32 else "cpu"):
+    with tf32_products(bench.model.device if args.tf32 else torch.device("cpu")):
         run_parts(bench, args)
 
 

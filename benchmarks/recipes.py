@@ -30,11 +30,12 @@ from typing import Any
 import numpy as np
 
 import headwise as hw
-from common import about, tf32, timed
+from common import about, timed
 from headwise.errors import HeadwiseError
 from headwise.files import replacing
 from headwise.heads import COMPONENTS, keep_gates, ones
 from headwise.metrics import metric as metric_named
+from headwise.model.forward.kernels import tf32_products
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
 from headwise.scores.gates.row_gradients import batches
@@ -479,11 +480,10 @@ def ranked_by_all(
     engine = Engine(model, found, metric_named(found.metric), **how)
     problem = Problem.of(engine, model.layout(part.components).exists, 0.25, 0)
     others = replace(problem)  # with recordings of its own, of updates of another size
-    with tf32(model.device):
-        if part.recipes:
-            attempt(part.recipes, lambda: trained(others, part.recipes, seeds, args.rows))
-        for name in part.ours:
-            attempt([name], partial(_named, name, nested, problem, name, seeds, args.rows, args.quick))
+    if part.recipes:
+        attempt(part.recipes, lambda: trained(others, part.recipes, seeds, args.rows))
+    for name in part.ours:
+        attempt([name], partial(_named, name, nested, problem, name, seeds, args.rows, args.quick))
     for name in part.simple:
         if args.quick and name not in QUICK:
             continue
@@ -500,9 +500,10 @@ def run_part(model: Model, halves: tuple[Task, Task], key: str, args: argparse.N
     started, part = time.time(), PARTS[key]
     found, tested = halves
     seeds = range(min(part.seeds, args.seeds))
-    ranked, refused, effect = ranked_by_all(model, found, part, seeds, args)
-    fitted_s = time.time() - started
-    arrays, where = measured(model, found, tested, part, ranked)
+    with tf32_products(model.device):
+        ranked, refused, effect = ranked_by_all(model, found, part, seeds, args)
+        fitted_s = time.time() - started
+        arrays, where = measured(model, found, tested, part, ranked)
     result = {
         **about(model.device, model.dtype),
         "part": key,

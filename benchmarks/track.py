@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 import headwise as hw
-from common import RESULTS, about, tf32, timed, write
+from common import RESULTS, about, timed, write
 from headwise import stats
 from headwise.model.model import Model
 from headwise.sweeps.curve import Sweep
@@ -97,11 +97,10 @@ def read(swept: Sweep, tested: Task) -> dict[str, Any]:
 def fitted(
     model: Model, found: Task, tested: Task, options: dict[str, Any], how: dict[str, Any], quick: bool
 ) -> dict[str, Any]:
-    """One fit on the first half, on a GPU with TF32 products, and its curves on the other."""
-    with tf32(model.device):
-        score_s, scores = timed(
-            lambda: hw.score(model, found, "nested", progress=False, **how, **options), model.device
-        )
+    """One fit on the first half, and its curves on the other."""
+    score_s, scores = timed(
+        lambda: hw.score(model, found, "nested", progress=False, **how, **options), model.device
+    )
     sweep_s, swept = timed(
         lambda: hw.sweep(
             model,

@@ -11,8 +11,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 
 from headwise.errors import HeadwiseError, first_line, flag, hint
 from headwise.files import explain_disk_errors, replacing
-from headwise.model.forward.kernels import GraphPool, Replay
+from headwise.model.forward.kernels import GraphPool, Replay, tf32_products
 from headwise.model.sites.patch import attention_named
 from headwise.model.sparse import edge_gates as sparse
 from headwise.model.sparse.edge_gates import EdgeCounts
@@ -183,7 +183,7 @@ class Trainer:
         """Train until all updates are done (True) or `seconds` have passed (False); the state is saved."""
         settings, began, reported, at_start = self.settings, time.monotonic(), 0.0, self.step
         with ExitStack() as stack:
-            stack.enter_context(_tf32_products(self.on_gpu))
+            stack.enter_context(tf32_products(self.device))
             if not settings.dense:
                 stack.enter_context(attention_named(self.student.hf, lambda _: sparse.NOISY))
             if self.step == 0:
@@ -321,18 +321,6 @@ class Trainer:
             step, lost, share, *_ = self.checks[-1].tolist()
             parts.append(f"hard gates at {int(step)}: excess {lost:.4f}, open {100 * share:.2f} %")
         return ", ".join(parts)
-
-
-@contextmanager
-def _tf32_products(on_gpu: bool) -> Iterator[None]:
-    """While this holds, an accelerator may round float32 products to TF32. Proofs are made without it."""
-    before = torch.get_float32_matmul_precision()
-    if on_gpu:
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _cross_entropy(logits: Tensor, ids: Tensor) -> float:

@@ -112,6 +112,18 @@ def _families(hooks: HeadHooks) -> list[Any]:
     return [family for family in families if callable(getattr(family, _ROTARY, None))]
 
 
+@contextmanager
+def tf32_products(device: torch.device) -> Iterator[None]:
+    """While this holds, a GPU may round float32 products to TF32: for training, not for what is reported."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 # ---- work of one fixed shape as one CUDA graph -----------------------------------------------------------
 # A small model's pass is thousands of short kernels; starting them from Python takes longer than running them.
 # Recorded once, they are started together. What changes from call to call lies in tensors that are filled in before

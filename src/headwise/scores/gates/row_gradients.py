@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.model.forward.kernels import GraphPool, Replay
+from headwise.model.forward.kernels import GraphPool, Replay, tf32_products
 from headwise.model.forward.schedule import try_run
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.rows import Block
@@ -49,7 +49,12 @@ class RowGradients:
         return CPU_TOKENS if self._on_cpu else device_tokens(self.engine.batch_tokens)
 
     def __call__(self, gates: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Values `[n]` and gradients `[n, L, H]` of the rows `numbers[n]` under `gates[n, L, H]`."""
+        """Values `[n]` and gradients `[n, L, H]` of the rows `numbers[n]` under `gates[n, L, H]`; on a GPU float32
+        products are rounded to TF32."""
+        with tf32_products(self.engine.model.device):
+            return self._rounded(gates, numbers)
+
+    def _rounded(self, gates: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         shaped, results = self._shaped, []
         if shaped is not None:
             if try_run(lambda: results.append(self._replayed(shaped, gates, numbers))):
