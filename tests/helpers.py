@@ -223,8 +223,42 @@ def cut_short(monkeypatch, module, name: str, at: int, carry_out) -> list[tuple]
     return calls
 
 
-def assert_same_tables(names, one: Path, two: Path) -> None:
-    """Two runs have the same bytes in these tables."""
+def table_bytes(run: Path) -> dict[str, bytes]:
+    """The tables of a run."""
+    return {file.name: file.read_bytes() for file in sorted((run / "tables").iterdir())}
+
+
+def resumed(
+    monkeypatch, module, name: str, at: int, carry_out, cut: Path, whole: Path, stored: int
+) -> list[tuple]:
+    """Interrupt the run in the folder `cut` (`cut_short`): it has so many results in its store, ends with the bytes of
+    the whole run, and computes nothing when it is carried out once more; gives the arguments of all calls."""
+    from headwise.runs import Store
+
+    calls = cut_short(monkeypatch, module, name, at, carry_out)
+    with Store(cut / "cells.sqlite") as store:
+        assert len(store) == stored
+    carry_out()
+    ended, before = table_bytes(cut), table_bytes(whole)
+    assert ended.keys() == before.keys()
+    assert [name for name in before if ended[name] != before[name]] == []
+    computed = len(calls)
+    carry_out()
+    assert len(calls) == computed
+    return calls
+
+
+def assert_same_again(run, *models, steps="all") -> None:
+    """`verify`: so many steps of a run that are computed again, and all of its tables, are the same to the bit."""
+    from headwise.studies.verify import verify
+
+    found = verify(run.path, steps=steps, workbench=bench_of(*models))
+    number = len(run.calls) if steps == "all" else steps
+    assert [one.message for one in found] == ["identical"] * (number + len(table_bytes(run.path))), found
+
+
+def assert_figures(run: Path, *names: str) -> None:
+    """A run has these figures in every format, and none of them is empty."""
     for name in names:
-        tables = [(run / f"tables/{name}.parquet").read_bytes() for run in (one, two)]
-        assert tables[0] == tables[1], name
+        for kind in ("png", "svg", "pdf"):
+            assert (run / f"figures/{name}.{kind}").stat().st_size > 5_000, (name, kind)
