@@ -166,6 +166,18 @@ def plain_logits(model, ids: list[int]) -> torch.Tensor:
         return model.hf(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0].cpu()
 
 
+def answers(model, example) -> tuple[int, int]:
+    """The tokens of an example's target and of its foil, which have one each."""
+    (target,), (foil,) = (model.tokens(text.strip()) for text in (example.target, example.foils[0]))
+    return target, foil
+
+
+def plain_difference(model, example) -> float:
+    """logit(target) − logit(foil) through the untouched transformers model."""
+    last, (target, foil) = plain_logits(model, model.tokens(example.prompt))[-1], answers(model, example)
+    return float(last[target] - last[foil])
+
+
 class HeadsByHook:
     """The obvious way to change heads of a Llama: a hook on each output projection. No line of ours in it."""
 
@@ -190,6 +202,24 @@ class HeadsByHook:
     def __exit__(self, *_):
         for handle in self.handles:
             handle.remove()
+
+
+def replacing(heads, others=lambda layer, z: torch.zeros_like(z)):
+    """An edit for `HeadsByHook`: these heads put out `others(layer, z)`, by default 0."""
+
+    def edit(layer, z):
+        z, new = z.clone(), others(layer, z).expand_as(z)
+        for head in heads:
+            if head.layer == layer:
+                z[:, :, head.head] = new[:, :, head.head]
+        return z
+
+    return edit
+
+
+def leaving(heads, others=lambda layer, z: torch.zeros_like(z)):
+    """An edit for `HeadsByHook`: all but these heads put out `others(layer, z)`, by default 0."""
+    return lambda layer, z: replacing(heads, lambda *_: z)(layer, others(layer, z).expand_as(z))
 
 
 def recorded(model, text: str) -> dict[int, torch.Tensor]:

@@ -29,6 +29,7 @@ from helpers import (
     every_format,
     labelled_file,
     plain_logits,
+    replacing,
     resumed,
     run_on,
 )
@@ -89,19 +90,11 @@ def halves(data, label):
 
 def written_slowly(model, prompt, off, count):
     """Greedy decoding without batch or cache, heads zeroed by hooks on the output projections."""
-
-    def zero(layer, z):
-        z = z.clone()
-        for head in off:
-            if head.layer == layer:
-                z[..., head.head, :] = 0
-        return z
-
     ids = model.tokens(prompt)
     start = len(ids)
     tokenizer = model.text.tokenizer
     for _ in range(count):
-        with HeadsByHook(model, zero):
+        with HeadsByHook(model, replacing(off)):
             chosen = int(plain_logits(model, ids)[-1].argmax())
         if chosen == tokenizer.eos_token_id:
             break
