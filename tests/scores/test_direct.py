@@ -135,7 +135,7 @@ def test_with_a_patch_reference_it_is_the_share_of_what_differs(tiny):
         projection = tiny.hf.model.layers[2].self_attn.o_proj
         other, _ = seen_by(projection, tiny, example.counterfactual)
         written = projection.weight[:, 8:16] @ other[-1, 8:16]
-        replaced = float(written @ read)
+        replaced = float((written @ read).detach())
         assert patch[e, 2, 1] == pytest.approx(zero[e, 2, 1] - replaced, abs=1e-5)
 
 
@@ -146,7 +146,7 @@ def test_with_a_mean_reference_the_same_share_is_taken_off_at_the_same_scale(tin
     every = torch.cat([seen_by(projection, tiny, e.prompt)[0] for e in task]).mean(0)
     for e, example in enumerate(task):
         read = what_the_logits_read(tiny, example)
-        replaced = float(projection.weight[:, :8] @ every[:8] @ read)
+        replaced = float((projection.weight[:, :8] @ every[:8] @ read).detach())
         assert mean[e, 1, 0] == pytest.approx(zero[e, 1, 0] - replaced, abs=1e-5)
 
 
