@@ -166,6 +166,18 @@ def plain_logits(model, ids: list[int]) -> torch.Tensor:
         return model.hf(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0].cpu()
 
 
+def answers(model, example) -> tuple[int, int]:
+    """The tokens of an example's target and of its foil, which have one each."""
+    (target,), (foil,) = (model.tokens(text.strip()) for text in (example.target, example.foils[0]))
+    return target, foil
+
+
+def plain_difference(model, example) -> float:
+    """logit(target) − logit(foil) through the untouched transformers model."""
+    last, (target, foil) = plain_logits(model, model.tokens(example.prompt))[-1], answers(model, example)
+    return float(last[target] - last[foil])
+
+
 class HeadsByHook:
     """The obvious way to change heads of a Llama: a hook on each output projection. No line of ours in it."""
 
@@ -190,6 +202,24 @@ class HeadsByHook:
     def __exit__(self, *_):
         for handle in self.handles:
             handle.remove()
+
+
+def replacing(heads, others=lambda layer, z: torch.zeros_like(z)):
+    """An edit for `HeadsByHook`: these heads put out `others(layer, z)`, by default 0."""
+
+    def edit(layer, z):
+        z, new = z.clone(), others(layer, z).expand_as(z)
+        for head in heads:
+            if head.layer == layer:
+                z[:, :, head.head] = new[:, :, head.head]
+        return z
+
+    return edit
+
+
+def leaving(heads, others=lambda layer, z: torch.zeros_like(z)):
+    """An edit for `HeadsByHook`: all but these heads put out `others(layer, z)`, by default 0."""
+    return lambda layer, z: replacing(heads, lambda *_: z)(layer, others(layer, z).expand_as(z))
 
 
 def recorded(model, text: str) -> dict[int, torch.Tensor]:
@@ -223,8 +253,42 @@ def cut_short(monkeypatch, module, name: str, at: int, carry_out) -> list[tuple]
     return calls
 
 
-def assert_same_tables(names, one: Path, two: Path) -> None:
-    """Two runs have the same bytes in these tables."""
+def table_bytes(run: Path) -> dict[str, bytes]:
+    """The tables of a run."""
+    return {file.name: file.read_bytes() for file in sorted((run / "tables").iterdir())}
+
+
+def resumed(
+    monkeypatch, module, name: str, at: int, carry_out, cut: Path, whole: Path, stored: int
+) -> list[tuple]:
+    """Interrupt the run in the folder `cut` (`cut_short`): it has so many results in its store, ends with the bytes of
+    the whole run, and computes nothing when it is carried out once more; gives the arguments of all calls."""
+    from headwise.runs import Store
+
+    calls = cut_short(monkeypatch, module, name, at, carry_out)
+    with Store(cut / "cells.sqlite") as store:
+        assert len(store) == stored
+    carry_out()
+    ended, before = table_bytes(cut), table_bytes(whole)
+    assert ended.keys() == before.keys()
+    assert [name for name in before if ended[name] != before[name]] == []
+    computed = len(calls)
+    carry_out()
+    assert len(calls) == computed
+    return calls
+
+
+def assert_same_again(run, *models, steps="all") -> None:
+    """`verify`: so many steps of a run that are computed again, and all of its tables, are the same to the bit."""
+    from headwise.studies.verify import verify
+
+    found = verify(run.path, steps=steps, workbench=bench_of(*models))
+    number = len(run.calls) if steps == "all" else steps
+    assert [one.message for one in found] == ["identical"] * (number + len(table_bytes(run.path))), found
+
+
+def assert_figures(run: Path, *names: str) -> None:
+    """A run has these figures in every format, and none of them is empty."""
     for name in names:
-        tables = [(run / f"tables/{name}.parquet").read_bytes() for run in (one, two)]
-        assert tables[0] == tables[1], name
+        for kind in ("png", "svg", "pdf"):
+            assert (run / f"figures/{name}.{kind}").stat().st_size > 5_000, (name, kind)

@@ -11,7 +11,7 @@ import torch
 import headwise as hw
 from headwise.model.verify.tiny import tiny_model
 from headwise.tasks import Example, Task
-from helpers import WORDS, HeadsByHook, plain_logits, recorded
+from helpers import WORDS, HeadsByHook, leaving, plain_logits, recorded
 
 DENSE = ["L0H1", "L1H0", "L1H3", "L2H2", "L3H0", "L3H1"]
 SPARSE = ["L1H3", "L2H2", "L3H1"]
@@ -115,15 +115,7 @@ def cats_and_dogs(n=48, swapped=None, mirrored=False):
 def keeping(model, prompt, counterfactual, kept=()):
     """Logits after the prompt with every head but these taken from the counterfactual, by hooks alone."""
     seen = recorded(model, counterfactual)
-
-    def edit(layer, z):
-        mixed = seen[layer][None].clone()
-        for head in kept:
-            if head.layer == layer:
-                mixed[:, :, head.head] = z[:, :, head.head]
-        return mixed
-
-    with HeadsByHook(model, edit):
+    with HeadsByHook(model, leaving(kept, lambda layer, _: seen[layer])):
         return plain_logits(model, model.tokens(prompt))[-1]
 
 

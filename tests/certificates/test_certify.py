@@ -15,7 +15,7 @@ from headwise.certificates.certify import random_sets, subsets_of
 from headwise.certificates.checks import overall
 from headwise.certificates.refits import half_samples
 from headwise.model.verify.tiny import tiny_model
-from helpers import WORDS, HeadsByHook, plain_logits, recorded, word_task
+from helpers import WORDS, HeadsByHook, leaving, plain_logits, recorded, word_task
 from planted import CHAINS, cats_and_dogs, chain_model, told_apart, written
 
 SET = ["L0H1", "L1H0", "L1H3", "L2H2"]
@@ -65,12 +65,7 @@ class ByHooks:
             handle.remove()
 
     def logits(self, kept):
-        def edit(layer, z):
-            mixed = self.means[layer].expand_as(z).clone()
-            for head in kept:
-                if head.layer == layer and head.head >= 0:
-                    mixed[:, :, head.head] = z[:, :, head.head]
-            return mixed
+        edit = leaving([head for head in kept if head.head >= 0], lambda layer, _: self.means[layer])
 
         def edit_mlp(layer, output):
             return output if hw.Head(layer, -1) in kept else self.mlp_means[layer].expand_as(output)
@@ -154,15 +149,7 @@ def test_the_answer_is_the_first_of_all_candidates_also_with_several_foils_and_l
 
 def _logprob(slow, kept, prompt, answer):
     """log p of an answer after a prompt, with hooks."""
-    model = slow.model
-
-    def edit(layer, z):
-        mixed = slow.means[layer].expand_as(z).clone()
-        for head in kept:
-            if head.layer == layer:
-                mixed[:, :, head.head] = z[:, :, head.head]
-        return mixed
-
+    model, edit = slow.model, leaving(kept, lambda layer, _: slow.means[layer])
     tokens, start = model.tokens(prompt + answer), len(model.tokens(prompt))
     with HeadsByHook(model, edit):
         logp = plain_logits(model, tokens).log_softmax(-1)

@@ -9,7 +9,7 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.tasks import Example, Task
-from helpers import plain_logits, word_model, word_task
+from helpers import answers, plain_difference, plain_logits, word_model, word_task
 
 
 def loaded(family, **config):
@@ -25,23 +25,29 @@ def seen_by(module, model, prompt):
     return inputs[0][0], logits
 
 
+def what_the_logits_read(model, example):
+    """The direction of a Llama's stream that logit(target) − logit(foil) reads, at the scale of the final norm."""
+    x, _ = seen_by(model.hf.model.norm, model, example.prompt)
+    scale = (x[-1].pow(2).mean() + model.hf.config.rms_norm_eps).rsqrt()
+    target, foil = answers(model, example)
+    answer = model.hf.lm_head.weight[target] - model.hf.lm_head.weight[foil]
+    return (scale * model.hf.model.norm.weight * answer).detach()
+
+
 def test_on_a_llama_it_is_the_head_s_columns_then_rms_norm_then_the_unembedding(tiny):
     with torch.no_grad():
         tiny.hf.model.norm.weight.copy_(torch.linspace(0.5, 1.5, 32))
     task = word_task(3)
     scores = hw.score(tiny, task, "direct", reference="zero")
     for e, example in enumerate(task):
-        (target,), (foil,) = (tiny.tokens(t.strip()) for t in (example.target, example.foils[0]))
-        x, _ = seen_by(tiny.hf.model.norm, tiny, example.prompt)
-        scale = (x[-1].pow(2).mean() + tiny.hf.config.rms_norm_eps).rsqrt()
-        answer = tiny.hf.lm_head.weight[target] - tiny.hf.lm_head.weight[foil]
+        read = what_the_logits_read(tiny, example)
         for layer in range(4):
             projection = tiny.hf.model.layers[layer].self_attn.o_proj
             z, _ = seen_by(projection, tiny, example.prompt)
             for head in range(4):
                 columns = slice(8 * head, 8 * head + 8)
                 written = projection.weight[:, columns] @ z[-1, columns]
-                share = float(((written * scale * tiny.hf.model.norm.weight) @ answer).detach())
+                share = float((written @ read).detach())
                 assert scores.examples[e, layer, head] == pytest.approx(share, abs=1e-5)
 
 
@@ -54,7 +60,7 @@ def test_on_a_gpt2_it_also_takes_off_the_mean():
     scores = hw.score(model, task, "direct", reference="zero")
     norm = model.hf.transformer.ln_f
     for e, example in enumerate(task):
-        (target,), (foil,) = (model.tokens(t.strip()) for t in (example.target, example.foils[0]))
+        target, foil = answers(model, example)
         x, _ = seen_by(norm, model, example.prompt)
         scale = (x[-1].var(unbiased=False) + norm.eps).rsqrt()
         answer = model.hf.lm_head.weight[target] - model.hf.lm_head.weight[foil]
@@ -106,7 +112,7 @@ def test_the_last_layer_s_shares_are_what_the_stream_loses_without_its_heads(fam
             y = norm(x[None, None])[0, 0].double() - (0 if bias is None else bias.double())
         if isinstance(norm, torch.nn.LayerNorm) or family == "cohere":
             x, lost = x - x.mean(), lost - lost.mean()
-        (target,), (foil,) = (model.tokens(t.strip()) for t in (example.target, example.foils[0]))
+        target, foil = answers(model, example)
         share = factor(model.hf.config) * float(lost * (y / x.double()) @ (weight[target] - weight[foil]))
         assert scores.examples[e, -1].sum() == pytest.approx(share, rel=2e-3, abs=1e-5)
 
@@ -114,11 +120,7 @@ def test_the_last_layer_s_shares_are_what_the_stream_loses_without_its_heads(fam
 def test_heads_and_rest_sum_to_the_logit_difference(tiny):
     task = word_task(4, equal_length=False)
     scores = hw.score(tiny, task, "direct", reference="zero")
-    diffs = []
-    for example in task:
-        last = plain_logits(tiny, tiny.tokens(example.prompt))[-1]
-        (target,), (foil,) = (tiny.tokens(t.strip()) for t in (example.target, example.foils[0]))
-        diffs.append(float(last[target] - last[foil]))
+    diffs = [plain_difference(tiny, example) for example in task]
     assert scores.values.sum() + scores.details["rest"] == pytest.approx(np.mean(diffs), abs=1e-5)
 
 
@@ -129,14 +131,11 @@ def test_with_a_patch_reference_it_is_the_share_of_what_differs(tiny):
     same = Task("same", tuple(Example(e.prompt, e.target, e.foils, e.prompt) for e in task))
     assert not hw.score(tiny, same, "direct", reference="patch", metric="logit_diff").examples.any()
     for e, example in enumerate(task):
-        x, _ = seen_by(tiny.hf.model.norm, tiny, example.prompt)
-        scale = (x[-1].pow(2).mean() + tiny.hf.config.rms_norm_eps).rsqrt()
-        (target,), (foil,) = (tiny.tokens(t.strip()) for t in (example.target, example.foils[0]))
-        answer = tiny.hf.lm_head.weight[target] - tiny.hf.lm_head.weight[foil]
+        read = what_the_logits_read(tiny, example)
         projection = tiny.hf.model.layers[2].self_attn.o_proj
         other, _ = seen_by(projection, tiny, example.counterfactual)
         written = projection.weight[:, 8:16] @ other[-1, 8:16]
-        replaced = float(written * scale * tiny.hf.model.norm.weight @ answer)
+        replaced = float((written @ read).detach())
         assert patch[e, 2, 1] == pytest.approx(zero[e, 2, 1] - replaced, abs=1e-5)
 
 
@@ -146,11 +145,8 @@ def test_with_a_mean_reference_the_same_share_is_taken_off_at_the_same_scale(tin
     projection = tiny.hf.model.layers[1].self_attn.o_proj
     every = torch.cat([seen_by(projection, tiny, e.prompt)[0] for e in task]).mean(0)
     for e, example in enumerate(task):
-        x, _ = seen_by(tiny.hf.model.norm, tiny, example.prompt)
-        scale = (x[-1].pow(2).mean() + tiny.hf.config.rms_norm_eps).rsqrt()
-        (target,), (foil,) = (tiny.tokens(t.strip()) for t in (example.target, example.foils[0]))
-        answer = tiny.hf.lm_head.weight[target] - tiny.hf.lm_head.weight[foil]
-        replaced = float((projection.weight[:, :8] @ every[:8]) * scale * tiny.hf.model.norm.weight @ answer)
+        read = what_the_logits_read(tiny, example)
+        replaced = float((projection.weight[:, :8] @ every[:8] @ read).detach())
         assert mean[e, 1, 0] == pytest.approx(zero[e, 1, 0] - replaced, abs=1e-5)
 
 
@@ -193,11 +189,6 @@ EVERYTHING = ["heads", "mlps", "input"]
 GRANITE = {"residual_multiplier": 0.3, "logits_scaling": 2.0, "embedding_multiplier": 3.0}
 
 
-def answers(model, example):
-    (target,), (foil,) = (model.tokens(text.strip()) for text in (example.target, example.foils[0]))
-    return target, foil
-
-
 @pytest.mark.parametrize(
     ("family", "options"),
     [
@@ -215,9 +206,7 @@ def test_heads_mlps_and_embeddings_sum_to_the_logit_difference(family, options):
     task = word_task(3, equal_length=False)
     scores = hw.score(model, task, "direct", components=EVERYTHING, reference="zero")
     for e, example in enumerate(task):
-        last = plain_logits(model, model.tokens(example.prompt))[-1]
-        target, foil = answers(model, example)
-        assert np.nansum(scores.examples[e]) == pytest.approx(float(last[target] - last[foil]), abs=1e-4)
+        assert np.nansum(scores.examples[e]) == pytest.approx(plain_difference(model, example), abs=1e-4)
     heads = hw.score(model, task, "direct", reference="zero")
     np.testing.assert_allclose(scores.examples[:, :, :-2], heads.examples, atol=1e-6)
 

@@ -10,7 +10,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from helpers import word_model, word_task
+from helpers import answers, word_model, word_task
 
 
 @pytest.mark.parametrize("reference", ["zero", "mean", "patch"])
@@ -96,7 +96,7 @@ def graddrop_by_hand(model, task):
                 handle.remove()
                 x = x + (added.detach() if layer == dropped else added)
             logits = model.hf.lm_head(model.hf.transformer.ln_f(x))[0, -1]
-            (target,), (foil,) = (model.tokens(t.strip()) for t in (example.target, example.foils[0]))
+            target, foil = answers(model, example)
             (logits[target] - logits[foil]).backward()
             total[e] += gates.grad.abs().cpu()
     return (total / L * (L / (L - 1))).numpy()

@@ -10,23 +10,14 @@ import headwise as hw
 from headwise.heads import Head, keep_gates, lone_gates, mask_gates
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
-from helpers import HeadsByHook, plain_logits, recorded, word_task
+from helpers import HeadsByHook, leaving, plain_difference, recorded, word_task
 
 
 def only(model, example, kept, replaced=None):
     """logit_diff of one example with the heads in `kept` as they are and all others replaced, by hooks."""
-
-    def edit(layer, z):
-        new = torch.zeros_like(z) if replaced is None else replaced[layer].expand_as(z).clone()
-        for head in kept:
-            if head.layer == layer:
-                new[:, :, head.head] = z[:, :, head.head]
-        return new
-
-    with HeadsByHook(model, edit):
-        last = plain_logits(model, model.tokens(example.prompt))[-1]
-    (target,), (foil,) = (model.tokens(text.strip()) for text in (example.target, example.foils[0]))
-    return float(last[target] - last[foil])
+    others = [] if replaced is None else [lambda layer, _: replaced[layer]]
+    with HeadsByHook(model, leaving(kept, *others)):
+        return plain_difference(model, example)
 
 
 @pytest.mark.parametrize("reference", ["zero", "patch"])

@@ -10,7 +10,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.model.forward.products import faster_products
 from headwise.model.outputs.stream import stage_logits
-from helpers import plain_logits, word_model, word_task
+from helpers import answers, plain_logits, word_model, word_task
 
 GRANITE = {"residual_multiplier": 0.3, "logits_scaling": 2.0, "embedding_multiplier": 3.0}
 FAMILIES = {  # what the model does with the unembedding's output, in the words of its own configuration
@@ -56,7 +56,7 @@ def test_each_layer_is_the_final_norm_and_the_unembedding_of_its_stream(family):
     result = hw.lens(model, task)
     assert result.values.shape == (5, 3)
     for e, example in enumerate(task):
-        (target,), (foil,) = (model.tokens(text.strip()) for text in (example.target, example.foils[0]))
+        target, foil = answers(model, example)
         for stage, stream in enumerate(streams(model, model.tokens(example.prompt))):
             with torch.no_grad():
                 logits = end(model.hf.lm_head(norm(stream[None]))[0, -1], model.hf.config)

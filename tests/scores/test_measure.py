@@ -11,7 +11,7 @@ import torch
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.stats import mean_interval
-from helpers import HeadsByHook, plain_logits, word_task
+from helpers import HeadsByHook, plain_difference, plain_logits, replacing, word_task
 
 ABLATED = ["L1H2", "L3H0"]
 
@@ -25,20 +25,9 @@ def by_hooks(model, task, ablated):
     layers = model.shape[0]
     means = [torch.cat(seen[layer::layers]).mean(0) for layer in range(layers)]  # H, D
 
-    def edit(layer, z):
-        z = z.clone()
-        for head in map(hw.Head.parse, ablated):
-            if head.layer == layer:
-                z[:, :, head.head] = means[layer][head.head]
-        return z
-
-    values = []
-    for example in task:
-        target, foil = (model.tokens(text.strip())[0] for text in (example.target, example.foils[0]))
-        with HeadsByHook(model, edit):
-            last = plain_logits(model, model.tokens(example.prompt))[-1]
-        values.append(float(last[target] - last[foil]))
-    return np.array(values)
+    heads = [hw.Head.parse(name) for name in ablated]
+    with HeadsByHook(model, replacing(heads, lambda layer, _: means[layer])):
+        return np.array([plain_difference(model, example) for example in task])
 
 
 def test_ablated_heads_give_what_plain_hooks_give(tiny):

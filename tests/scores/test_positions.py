@@ -11,7 +11,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import PositionScores
 from headwise.stats import benjamini_hochberg, mean_interval, sign_flip
-from helpers import HeadsByHook, plain_logits, word_task
+from helpers import HeadsByHook, plain_difference, word_task
 
 
 def spanned_task(n=4):
@@ -29,9 +29,7 @@ def by_hooks(model, task, where, head=(1, 2)):
     """m(all heads) − m(the head is 0 at the positions `where(tokens)`), per example."""
     effects = []
     for example in task:
-        ids = model.tokens(example.prompt)
-
-        places = where(len(ids))
+        places = where(len(model.tokens(example.prompt)))
 
         def edit(layer, z, places=places):
             z = z.clone()
@@ -39,11 +37,9 @@ def by_hooks(model, task, where, head=(1, 2)):
                 z[:, places, head[1]] = 0
             return z
 
-        target, foil = (model.tokens(text.strip())[0] for text in (example.target, example.foils[0]))
-        full = plain_logits(model, ids)[-1]
+        full = plain_difference(model, example)
         with HeadsByHook(model, edit):
-            gated = plain_logits(model, ids)[-1]
-        effects.append(float((full[target] - full[foil]) - (gated[target] - gated[foil])))
+            effects.append(full - plain_difference(model, example))
     return np.array(effects)
 
 

@@ -46,7 +46,7 @@ BAD = {
     "functions": [
         ("n=0", "n is 0"), ("methods=[]", "methods is empty"), ("reference=nope", "unknown reference"),
         ("metric=nope", "unknown metric"), ("limit=0", "limit is 0"), ("answer_tokens=0", "answer_tokens is 0"),
-        ("tasks=nope", "unknown task"),
+        ("tasks=nope", "unknown task"), ("methods=prob", "did you mean 'probe'"),
     ],
     "roles": [
         ("n=1", "n is 1"), ("seeds=0", "seeds is 0"), ("held_out=0", "held_out is 0"),
@@ -55,11 +55,14 @@ BAD = {
         ("positions=[]", "positions is (); give"), ("fit.updates=0", "updates is 0"), ("fit.rate=[0.5,0]", "rate is"),
         ("fit.rate=[0.5]", "two learning rates"), ("fit.clip=nope", "unknown clip"), ("fit.stop=-1", "stop is -1"),
         ("fit.gradient_norm=0", "gradient_norm is 0"), ("tasks=[]", "tasks is empty"),
+        ("fit.update=3", "did you mean 'updates'"), ("random_set=3", "did you mean 'random_sets'"),
     ],
     "circuits": [
         ("n=3", "n is 3; expected at least 4"), ("orders=[]", "orders is empty"), ("by=[]", "by is empty"),
         ("orders=nope", "unknown method"), ("by=nope", "unknown ranking"), ("action=nope", "unknown action"),
-        ("threshold=0", "threshold"), ("references=[nope]", "unknown reference"), ("metric=nope", "unknown metric"),
+        ("threshold=0", "threshold"), ("threshold=1.2", "is 1.2; expected a number above 0, at most 1"),
+        ("method_options.stepps=3", "did you mean 'steps'"), ("references=[nope]", "unknown reference"),
+        ("metric=nope", "unknown metric"),
         ("k=[-1]", "k is"), ("points=2", "points is 2"), ("controls=nope", "unknown control"),
         ("draws=0", "draws is 0"),
         ("maps=-1", "maps is -1"), ("method_options.steps=0", "steps is 0"), ("tasks=[ioi,ioi]", "named twice"),
@@ -81,7 +84,7 @@ BAD = {
         ("samples=0", "samples is 0"), ("metric=nope", "unknown text metric"), ("heads=[L1]", "is not a head"),
         ("attention_prompts=-1", "attention_prompts is -1"), ("profile_prompts=0", "profile_prompts is 0"),
         ("arm.c=0", "c is 0"), ("arm.p1=101", "p1 is 101"), ("arm.mode=nope", "unknown mode"),
-        ("arm.seed=-1", "seed is -1"),
+        ("arm.seed=-1", "seed is -1"), ("condition=[none]", "did you mean 'conditions'"),
     ],
     "contrast": [
         ("n=1", "n is 1"), ("seeds=0", "seeds is 0"), ("reference=nope", "unknown reference"),

@@ -18,7 +18,7 @@ from headwise.studies.base import STUDIES, Study, carry_out, study
 from headwise.studies.run import Run
 from headwise.studies.settings.shared import StudySettings
 from headwise.studies.workbench import Workbench
-from helpers import make_word_tokenizer, run_on, word_task
+from helpers import make_word_tokenizer, run_on, table_bytes, word_task
 from planted import told_apart, written
 
 WORDS = ("red", "blue", "green")
@@ -108,10 +108,10 @@ def test_a_run_cut_short_anywhere_goes_on_from_its_steps(word, tmp_path):
 
 def test_a_finished_run_computes_nothing_again(tmp_path):
     carried_out(tmp_path)
-    before = {file.name: file.read_bytes() for file in (tmp_path / "tables").iterdir()}
+    before = table_bytes(tmp_path)
     carried_out(tmp_path)
     assert log == []
-    assert before == {file.name: file.read_bytes() for file in (tmp_path / "tables").iterdir()}
+    assert before == table_bytes(tmp_path)
 
 
 def test_another_result_of_an_earlier_step_makes_the_later_one_compute_again(tmp_path):

@@ -11,7 +11,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.sweeps.curve import Sweep
 from headwise.sweeps.sweep import sweep
-from helpers import word_model, word_task
+from helpers import answers, word_model, word_task
 from planted import DENSE, keeping, planted_model, told_apart
 
 
@@ -107,7 +107,7 @@ def test_the_band_of_a_control_holds_that_of_resampled_draws_and_examples(swept)
 def by_hand(model, example, kept):
     """logit_diff with all heads but these taken from the counterfactual, by hooks."""
     last = keeping(model, example.prompt, example.counterfactual, kept)
-    target, foil = (model.tokens(text.strip())[0] for text in (example.target, example.foils[0]))
+    target, foil = answers(model, example)
     return float(last[target] - last[foil])
 
 

@@ -22,6 +22,7 @@ import pandas as pd
 from headwise.cards.tokens import Prompt, TokenReader, answer_prompts
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, single_gates
+from headwise.heads.head import head_columns
 from headwise.metrics import metric as metric_named
 from headwise.model.attention.attention import Attention, attention
 from headwise.model.measure.engine import Engine
@@ -220,9 +221,9 @@ def _ranked(
         if len(counted):
             mean = counted.mean(0)
             columns = {"prompts": prompts, "pattern": kind, "n": len(counted), "heads": len(heads)}
-            of_head = {"layer": [h.layer for h in heads], "head": [h.head for h in heads], "attention": mean}
             rank = pd.Series(mean).rank(ascending=False, method="min").astype(int)
-            parts.append(pd.DataFrame({**columns, **of_head, "rank": rank}))
+            of_head = head_columns(heads) | {"attention": mean, "rank": rank}
+            parts.append(pd.DataFrame(columns | of_head))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 

@@ -36,6 +36,7 @@ from headwise.certificates.reported import SPECIFIC_DRAWS, Bench, ablations, com
 from headwise.errors import HeadwiseError
 from headwise.heads import HEADS, Edges, Head, Order, Scores
 from headwise.heads.controls import layer_matched_heads
+from headwise.heads.head import head_columns
 from headwise.heads.heads_file import named_heads
 from headwise.metrics.logits import winner
 from headwise.model.measure.references import ReferenceName
@@ -264,8 +265,7 @@ def _changes(
 ) -> pd.DataFrame:
     """What the set loses without each of its heads; no rows where that was not measured."""
     heads = bench.chosen[: len(set_single)]
-    named = {"component": [str(head) for head in heads], "layer": [head.layer for head in heads]}
-    named["head"] = [head.head for head in heads]
+    named = {"component": [str(head) for head in heads], **head_columns(heads)}
     if not len(set_single):
         return pd.DataFrame(columns=[*named, "change", "lo", "hi", "adds", "refits"])
     changes = checks.head_changes(found, set_single, thresholds).assign(refits=shares)

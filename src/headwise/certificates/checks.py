@@ -103,11 +103,9 @@ def judged(lo: float, hi: float, n: int, *, least: float = -np.inf, most: float 
     return PASS if least <= lo and hi <= most and n >= FEWEST else UNDECIDED
 
 
-def share(
-    gains: np.ndarray, effects: np.ndarray, groups: Groups, level: float = 0.95
-) -> tuple[float, float, float]:
+def share(gains: np.ndarray, effects: np.ndarray, groups: Groups) -> tuple[float, float, float]:
     """mean(gains) / mean(effects) with its interval; NaN where the mean effect is not clear of 0."""
-    value, lo, hi = stats.ratio_interval(gains, effects, groups=groups, level=level)
+    value, lo, hi = stats.ratio_interval(gains, effects, groups=groups)
     return float(value), float(lo), float(hi)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from headwise.charts.words import shortened, span, under
 from headwise.names import component_numbers
 from headwise.tables.frames import LEVEL, groups, head_names
 
-BACKUP, OTHER, PRIMARY = "#d95f02", "#7f8fa6", "#2166ac"
+BACKUP, OTHER = "#d95f02", "#7f8fa6"
 SERIES = {
     "greedy": ("greedy order", "#2166ac", "solid"),
     "single": ("order of single effects", "#d95f02", "dash"),
@@ -171,86 +171,86 @@ def _names(backups: pd.DataFrame, limits: tuple[float, float]) -> list[Mark]:
     ]
 
 
-def _on(table: pd.DataFrame) -> str:
-    """Task, number of examples and ablation type, for the end of a title."""
-    return f"{table['task'].iloc[0]}, n = {span(table['n'])}{under(table)}"
+def _per_model(
+    table: pd.DataFrame,
+    panel: Callable[[str, pd.DataFrame], Panel],
+    title: str,
+    size: tuple[float, float, float],
+    **fields: Any,
+) -> Chart:
+    """A panel for each model, side by side. size: inches of a panel, of what is beside the panels, and their height."""
+    panels = [panel(str(model), rows) for model, rows in groups(table, "model")]
+    title += f", {table['task'].iloc[0]}, n = {span(table['n'])}{under(table)}"
+    width, beside, height = size
+    paper = (width * len(panels) + beside, height)
+    return Chart(title=title, panels=panels, size=paper, columns=len(panels), **fields)
 
 
 def effects_chart(backups: pd.DataFrame, primary: dict[str, str], *, name: str) -> Chart:
-    """One panel per model: single against conditional effect of every candidate. primary: its set, by model."""
-    panels = []
-    for model, rows in groups(backups, "model"):
-        title = f"{model}\n{primary[model]} removed"
-        rows = rows.reset_index(drop=True)
-        panels.append(effects_panel(rows, head_names(rows), "the primary set", title=title, model=model))
-    return Chart(
-        name=name,
-        title=f"Effect of each head alone and with the primary set removed, {_on(backups)}",
-        panels=panels,
-        size=(5.2 * len(panels) + 1.2, 5.2),
-        columns=len(panels),
-        legend="right",
-        height=400,
-        caption="On the diagonal a head has the same effect in both cases. Above it the head matters more once the "
-        "primary set is gone: a backup, where the difference has q < .05 and is large enough.",
+    """Single against conditional effect of every candidate. primary: the set of each model."""
+
+    def panel(model: str, rows: pd.DataFrame) -> Panel:
+        rows, title = rows.reset_index(drop=True), f"{model}\n{primary[model]} removed"
+        return effects_panel(rows, head_names(rows), "the primary set", title=title, model=model)
+
+    title = "Effect of each head alone and with the primary set removed"
+    caption = (
+        "On the diagonal a head has the same effect in both cases. Above it the head matters more once the primary set "
+        "is gone: a backup, where the difference has q < .05 and is large enough."
     )
+    look: dict[str, Any] = {"legend": "right", "height": 400}
+    return _per_model(backups, panel, title, (5.2, 1.2, 5.2), name=name, caption=caption, **look)
 
 
 # ---- joint removal and freezing -------------------------------------------------------------------------------------
 
 
 def removal_chart(curves: pd.DataFrame, *, name: str) -> Chart:
-    """One panel per model: the metric as more heads are removed together, by three orders."""
-    panels = []
-    for model, rows in groups(curves, "model"):
-        of = dict(groups(rows, "series"))
-        marks = [
-            curve(of[series], name=label, colour=colour, dash=dash, marker="circle", size=3)
-            for series, (label, colour, dash) in SERIES.items()
-            if series in of
-        ]
-        ticks = sorted(rows["k"].unique())[:: 1 + rows["k"].max() // 13]
-        x = Axis(label="Number of removed heads", ticks=ticks)
-        y = Axis(label=str(rows["metric"].iloc[0]), grid=True)
-        panels.append(Panel(title=model, marks=marks, x=x, y=y, model=model))
-    return Chart(
-        name=name,
-        title=f"Joint removal of heads, {_on(curves)}",
-        panels=panels,
-        size=(4.6 * len(panels) + 1.8, 3.6),
-        columns=len(panels),
-        legend="right",
-        caption="Greedy: each head is the one whose removal costs most given the heads removed before. Orders were "
-        "found on the other half of the examples.",
+    """The metric as more heads are removed together, by three orders."""
+    caption = (
+        "Greedy: each head is the one whose removal costs most given the heads removed before. Orders were found on "
+        "the other half of the examples."
     )
+    fields = {"name": name, "legend": "right", "caption": caption}
+    return _per_model(curves, _removal, "Joint removal of heads", (4.6, 1.8, 3.6), **fields)
+
+
+def _removal(model: str, rows: pd.DataFrame) -> Panel:
+    of = dict(groups(rows, "series"))
+    marks = [
+        curve(of[series], name=label, colour=colour, dash=dash, marker="circle", size=3)
+        for series, (label, colour, dash) in SERIES.items()
+        if series in of
+    ]
+    ticks = sorted(rows["k"].unique())[:: 1 + rows["k"].max() // 13]
+    x = Axis(label="Number of removed heads", ticks=ticks)
+    y = Axis(label=str(rows["metric"].iloc[0]), grid=True)
+    return Panel(title=model, marks=marks, x=x, y=y, model=model)
 
 
 def freezing_chart(freezing: pd.DataFrame, *, name: str) -> Chart:
-    """One panel per model: what removing the primary set costs while other heads keep their plain output."""
-    panels = []
-    for model, of_model in groups(freezing, "model"):
-        rows: Any = of_model.set_index("frozen").reindex(list(FROZEN))
-        hover = [
-            f"{row.effect:.3g} [{row.lo:.3g}, {row.hi:.3g}]"
-            + (f", {row.share:.0%} of the repair gone" if np.isfinite(row.share) else "")
-            for row in rows.itertuples()
-        ]
-        look: dict[str, Any] = {"colours": [OTHER, BACKUP, "#c8c8c8", "#999999"], "hover": hover}
-        bars = Bars(at=range(len(rows)), values=rows["effect"], lo=rows["lo"], hi=rows["hi"], **look)
-        x = names_axis(FROZEN.values(), label="Heads held at their plain output")
-        y = Axis(label=f"Cost of removing the set ({rows['metric'].iloc[0]})")
-        without = float(rows.loc["none", ["effect", "repair"]].sum())
-        look = {"across": "right", "up": "bottom", "shift": (0, 2)}
-        label = Label(x=len(rows) - 0.55, y=without, text="cost plus repair", **look)
-        marks: list[Mark] = [Rule(at=0), bars, Rule(at=without, colour=BACKUP), label]
-        panels.append(Panel(title=model, marks=marks, x=x, y=y, model=model))
-    return Chart(
-        name=name,
-        title=f"Proof by freezing, {_on(freezing)}",
-        panels=panels,
-        size=(4.4 * len(panels) + 0.6, 3.8),
-        columns=len(panels),
-        caption="A frozen head cannot react when the primary set is removed. The line is the cost of the removal plus "
-        "the repair (the interaction of set and backups). Where freezing the backups reaches the line, the repair was "
-        "their reaction. Random heads of the same layers do not reach it.",
+    """What removing the primary set costs while other heads keep their plain output."""
+    caption = (
+        "A frozen head cannot react when the primary set is removed. The line is the cost of the removal plus the "
+        "repair (the interaction of set and backups). Where freezing the backups reaches the line, the repair was "
+        "their reaction. Random heads of the same layers do not reach it."
     )
+    return _per_model(freezing, _costs, "Proof by freezing", (4.4, 0.6, 3.8), name=name, caption=caption)
+
+
+def _costs(model: str, of_model: pd.DataFrame) -> Panel:
+    rows: Any = of_model.set_index("frozen").reindex(list(FROZEN))
+    hover = [
+        f"{row.effect:.3g} [{row.lo:.3g}, {row.hi:.3g}]"
+        + (f", {row.share:.0%} of the repair gone" if np.isfinite(row.share) else "")
+        for row in rows.itertuples()
+    ]
+    look: dict[str, Any] = {"colours": [OTHER, BACKUP, "#c8c8c8", "#999999"], "hover": hover}
+    bars = Bars(at=range(len(rows)), values=rows["effect"], lo=rows["lo"], hi=rows["hi"], **look)
+    x = names_axis(FROZEN.values(), label="Heads held at their plain output")
+    y = Axis(label=f"Cost of removing the set ({rows['metric'].iloc[0]})")
+    without = float(rows.loc["none", ["effect", "repair"]].sum())
+    look = {"across": "right", "up": "bottom", "shift": (0, 2)}
+    label = Label(x=len(rows) - 0.55, y=without, text="cost plus repair", **look)
+    marks: list[Mark] = [Rule(at=0), bars, Rule(at=without, colour=BACKUP), label]
+    return Panel(title=model, marks=marks, x=x, y=y, model=model)

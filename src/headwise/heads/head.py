@@ -105,6 +105,11 @@ def heads_of(table: pd.DataFrame) -> list[Head]:
     return [Head(int(layer), int(head)) for layer, head in zip(table["layer"], table["head"], strict=True)]
 
 
+def head_columns(heads: Sequence[Head]) -> dict[str, Any]:
+    """The columns `layer` and `head` of a table with a row for each of these heads."""
+    return {"layer": [head.layer for head in heads], "head": [head.head for head in heads]}
+
+
 def _pair(value: Any) -> Head:
     try:
         layer, head = value

@@ -13,7 +13,7 @@ import numpy as np
 
 from headwise.errors import HeadwiseError
 from headwise.heads.components import HEADS, KINDS, existing, kinds_of
-from headwise.heads.head import Head, Order, head_list, ranked
+from headwise.heads.head import Head, Order, head_columns, head_list, ranked
 from headwise.names import component_kind, method_name
 from headwise.tables.codec import Saved, stored
 
@@ -184,7 +184,7 @@ class Scores(Saved):
                 p = stats.sign_flip(columns, groups=self.groups, seed=seed)
         q = stats.benjamini_hochberg(p) if self.signed else p
         names = {"model": self.model, "task": self.task, "method": self.method}
-        of_head: dict[str, Any] = {"layer": [h.layer for h in heads], "head": [h.head for h in heads]}
+        of_head = head_columns(heads)
         if tuple(self.components) != HEADS:
             of_head["component"] = [component_kind(h.head) for h in heads]
         score = {"score": self.values[exists], "stderr": self.stderr[exists]}
@@ -221,13 +221,12 @@ class Scores(Saved):
         """What must be finite: the scores, and the values behind them; none where all are."""
         import pandas as pd
 
-        heads = self.heads()
         score = self.values[self._existing()]
         expected = self.examples[:, self._existing()]
         if np.isfinite(score).all() and (self.own or np.isfinite(expected).all()):
             return {}
-        places = {"layer": [head.layer for head in heads], "head": [head.head for head in heads]}
-        return {"scores": pd.DataFrame({**places, "score": score}), "examples": self.example_table()}
+        scores = pd.DataFrame(head_columns(self.heads()) | {"score": score})
+        return {"scores": scores, "examples": self.example_table()}
 
     def plot(self, **options: Any) -> Any:
         """Draw the layer × head map; returns the matplotlib figure."""

@@ -38,18 +38,21 @@ class Metric:
     def combine(self, rows: Sequence[Row], values: np.ndarray, examples: int) -> np.ndarray:
         """Values per row `[V, rows]` to values per example `[V, E]`.
 
-        Where an example has several rows they compete: 1 if the first, the target, beats all others.
+        Where an example has several rows they compete (`_competed`).
         """
         if len(rows) == examples:
             return values
-        combined = np.empty((len(values), examples))
         of_example: list[list[int]] = [[] for _ in range(examples)]
         for number, row in enumerate(rows):
             of_example[row.example].append(number)
-        for example, (target, *foils) in enumerate(of_example):
-            won = values[:, target] > values[:, foils].max(axis=1) if foils else values[:, target]
-            combined[:, example] = won
-        return combined
+        competed = [
+            self._competed(values[:, some]) if len(some) > 1 else values[:, some[0]] for some in of_example
+        ]
+        return np.stack(competed, axis=1).astype(float, copy=False)
+
+    def _competed(self, values: np.ndarray) -> np.ndarray:
+        """Of several rows of one example `[V, rows]`: 1 if the first, the target, beats all others."""
+        return values[:, 0] > values[:, 1:].max(axis=1)
 
 
 METRICS: Registry[Metric] = Registry("metric", "headwise.metrics.*")
@@ -176,19 +179,8 @@ def kl(scored: Scored) -> Tensor:
 class _Winner(Metric):
     """Which answer is most likely: 0 for a right one, 1, 2, … for the foils in their order."""
 
-    def combine(self, rows: Sequence[Row], values: np.ndarray, examples: int) -> np.ndarray:
-        if len(rows) == examples:
-            return values
-        of_example: list[list[int]] = [[] for _ in range(examples)]
-        for number, row in enumerate(rows):
-            of_example[row.example].append(number)
-        return np.stack(
-            [
-                values[:, numbers].argmax(axis=1) if len(numbers) > 1 else values[:, numbers[0]]
-                for numbers in of_example
-            ],
-            axis=1,
-        )
+    def _competed(self, values: np.ndarray) -> np.ndarray:
+        return values.argmax(axis=1)
 
 
 def _winning(scored: Scored) -> Tensor:

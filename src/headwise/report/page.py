@@ -189,15 +189,14 @@ def _page(runs: Sequence[RunReader], story: Story | None, drawn: Mapping[Path, S
         sections.append(_words(run, section, shown, f"study-{number}", label))
     docs = [name for name in dict.fromkeys(section["docs"] for section in sections) if markdown(name)]
     content = {"charts": charts, "heads": _heads(heads), "sets": examples.sets, "inputs": examples.inputs}
-    parts = {
-        "style": css_variables() + _asset("page.css"),
-        "script": _asset("page.js"),
-        "plotly": _asset(PLOTLY),
-    }
-    parts |= {"card_style": _asset("card.css"), "card_script": _asset("card.js"), "cards": _in_script(cards)}
+    style = f"{css_variables()}{_asset('page.css')}\n{_asset('card.css')}"
+    parts = {"style": style, "script": _asset("page.js"), "plotly": _asset(PLOTLY)}
+    parts |= {"card_script": _asset("card.js"), "cards": _in_script(cards)}
+    models = list(dict.fromkeys(model for run in runs for model in run.models))
     return _template("page.html").render(
         version=__version__,
-        models=list(dict.fromkeys(model for run in runs for model in run.models)),
+        title=", ".join(models),
+        models=models,
         story=story_data,
         sections=sections,
         few=_few(heads),
@@ -323,11 +322,11 @@ def _in_script(data: Any) -> str:
 
 
 def _template(name: str) -> Template:
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, loader=FunctionLoader(_asset))
     environment.filters["glossed"] = glossed
-    return environment.from_string(_asset(name))
+    return environment.get_template(name)
 
 
 def _asset(name: str) -> str:

@@ -20,8 +20,6 @@ from headwise.runs.info import TABLE_NAME
 from headwise.tables.columns import NAME_COLUMNS, encode, leading_fields, to_arrow, to_pandas
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from headwise.runs.folder import RunFolder
 
 _ROWS = 131_072

@@ -74,17 +74,12 @@ CLOSE = 0.2
 """An example is followed if its metric is within this share of the mean effect."""
 
 
-def tracking(
-    k: float,
-    kept: np.ndarray,
-    full: np.ndarray,
-    effect: float,
-    *,
-    groups: Sequence[str | None] | None = None,
-    seed: int = 0,
-) -> Tracking:
-    """From the metric with k heads kept and with all heads, per example `[E]`; effect: mean of m(full) − m(none)."""
-    columns = followed(kept[None], full, effect, groups=groups, seed=seed)
+def tracking(k: float, kept: np.ndarray, full: np.ndarray, effect: float, **options: Any) -> Tracking:
+    """From the metric with k heads kept and with all heads, per example `[E]`; effect: mean of m(full) − m(none).
+
+    options: of `followed`.
+    """
+    columns = followed(kept[None], full, effect, **options)
     return Tracking(k=k, **{name: float(column[0]) for name, column in columns.items()})  # type: ignore[arg-type]
 
 

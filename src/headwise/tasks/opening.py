@@ -15,7 +15,7 @@ from headwise.tasks import registry
 from headwise.tasks.examples import Example, Task
 from headwise.tasks.files.load_task import check_file, load_task
 from headwise.tasks.files.mappings.registry import registered
-from headwise.tasks.files.sources import PREFIX, items_of
+from headwise.tasks.files.sources import PREFIX, is_example, items_of
 from headwise.tasks.shots import AS_IS, check_shots, few_shot
 
 DEFAULT_SIZE = 64
@@ -150,9 +150,7 @@ def prompts_of(source: Any, model: HasTokens) -> list[Any]:
         return [items]
     if all(isinstance(item, Mapping) and isinstance(item.get("prompt"), str) for item in items):
         return [item["prompt"] for item in items]
-    if isinstance(first, Mapping | Example) or (
-        isinstance(first, tuple) and first and isinstance(first[0], str)
-    ):
+    if is_example(first):
         return [example.prompt for example in task(items, model=model, duplicates="keep")]
     return items
 

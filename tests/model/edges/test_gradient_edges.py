@@ -40,6 +40,13 @@ def finite_differences(model, task, edges, reference):
     return slopes.T
 
 
+def assert_edges_sum_to(nodes, found, abs=1e-6):
+    """On every example the edges out of each sender sum to its score."""
+    for sender in dict.fromkeys(edge.sender for edge in found):
+        total = found.examples[:, [n for n, edge in enumerate(found) if edge.sender == sender]].sum(axis=1)
+        assert total == pytest.approx(nodes.examples[:, sender.layer, sender.head], abs=abs), str(sender)
+
+
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "opt", "starcoder2"])
 @pytest.mark.parametrize("reference", ["zero", "mean", "patch"])
 def test_gradient_edges_equal_finite_differences_of_the_exact_definition(family, reference, word_tokenizer):
@@ -62,9 +69,7 @@ def test_attribution_edges_out_of_a_sender_sum_to_its_node_score(family, referen
     model, task = loaded64(family, word_tokenizer), word_task(3)
     found = hw.edges(model, task, "attribution", reference=reference, components=ALL, progress=False)
     nodes = hw.score(model, task, "attribution", reference=reference, components=ALL, progress=False)
-    for sender in dict.fromkeys(edge.sender for edge in found):
-        total = found.examples[:, [n for n, edge in enumerate(found) if edge.sender == sender]].sum(axis=1)
-        assert total == pytest.approx(nodes.examples[:, sender.layer, sender.head], abs=1e-6), str(sender)
+    assert_edges_sum_to(nodes, found)
 
 
 @pytest.mark.parametrize("reference", ["mean", "patch"])
@@ -72,9 +77,7 @@ def test_integrated_edges_out_of_a_sender_sum_to_its_integrated_score(tiny64, re
     task = word_task(3)
     found = hw.edges(tiny64, task, "integrated", reference=reference, components=ALL, steps=7, progress=False)
     nodes = hw.score(tiny64, task, "integrated", reference=reference, components=ALL, steps=7, progress=False)
-    for sender in dict.fromkeys(edge.sender for edge in found):
-        total = found.examples[:, [n for n, edge in enumerate(found) if edge.sender == sender]].sum(axis=1)
-        assert total == pytest.approx(nodes.examples[:, sender.layer, sender.head], abs=1e-6), str(sender)
+    assert_edges_sum_to(nodes, found)
 
 
 def test_all_integrated_edges_sum_to_what_the_model_adds_to_nothing(tiny64):
@@ -100,10 +103,7 @@ def test_a_norm_before_the_stream_bends_no_sum_of_integrated_edges(family, refer
         hw.edges(model, task, "integrated", **options),
         hw.score(model, task, "integrated", **options),
     )
-    for sender in dict.fromkeys(edge.sender for edge in found):
-        total = found.examples[:, [n for n, edge in enumerate(found) if edge.sender == sender]].sum(axis=1)
-        expected = nodes.examples[:, sender.layer, sender.head]
-        assert total == pytest.approx(expected, abs=1e-4 * np.nanmax(np.abs(nodes.examples))), str(sender)
+    assert_edges_sum_to(nodes, found, abs=1e-4 * np.nanmax(np.abs(nodes.examples)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -120,9 +120,7 @@ def test_integrated_edges_of_kl_sum_to_its_integrated_score(tiny64):
     """The metric compares with the plain model, whose logits each level needs beside its own."""
     options = {"metric": "kl", "reference": "mean", "components": ALL, "steps": 4, "progress": False}
     found, nodes = (ask(tiny64, word_task(3), "integrated", **options) for ask in (hw.edges, hw.score))
-    for sender in dict.fromkeys(edge.sender for edge in found):
-        total = found.examples[:, [n for n, edge in enumerate(found) if edge.sender == sender]].sum(axis=1)
-        assert total == pytest.approx(nodes.examples[:, sender.layer, sender.head], abs=1e-6), str(sender)
+    assert_edges_sum_to(nodes, found)
 
 
 def test_a_metric_without_a_gradient_is_refused_by_name(tiny):

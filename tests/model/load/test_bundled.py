@@ -58,8 +58,7 @@ def asset_of(wheel: Path, members: dict[str, str], **changes: Any) -> Asset:
     facts = {
         "alias": "fake",
         "title": "Fake-1",
-        "wheel": "headwise-fake-asset",
-        "version": "1.0",
+        "requirement": "headwise-fake-asset==1.0",
         "size": wheel.stat().st_size,
         "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
         "members": members,

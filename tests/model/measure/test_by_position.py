@@ -10,7 +10,7 @@ from headwise.heads import single_gates
 from headwise.metrics import metric
 from headwise.model.measure.by_position import position_effects, position_gradients
 from headwise.model.measure.engine import Engine
-from helpers import HeadsByHook, plain_logits, recorded, word_model, word_task
+from helpers import HeadsByHook, answers, plain_logits, recorded, word_model, word_task
 
 
 def references(model, task, reference):
@@ -30,7 +30,7 @@ def by_hooks(model, task, reference):
     effects = np.full((len(model.heads()), len(task), longest), np.nan)
     for e, (example, other) in enumerate(zip(task, references(model, task, reference), strict=True)):
         ids = model.tokens(example.prompt)
-        target, foil = (model.tokens(text.strip())[0] for text in (example.target, example.foils[0]))
+        target, foil = answers(model, example)
         last = plain_logits(model, ids)[-1]
         for number, head in enumerate(model.heads()):
             for t in range(len(ids)):

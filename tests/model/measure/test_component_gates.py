@@ -14,7 +14,7 @@ from headwise.heads import COMPONENTS, Head, keep_gates, mask_gates, ones, singl
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.model.measure.references import REFERENCES, register
-from helpers import HeadsByHook, plain_logits, word_model, word_task
+from helpers import HeadsByHook, plain_difference, plain_logits, word_model, word_task
 
 DOWN = {
     "llama": r"layers\.{}\.mlp\.down_proj\.",
@@ -118,11 +118,9 @@ def one_by_one(model, task, gates, references):
                 )
             )
             with HeadsByHook(model, edit):
-                last = plain_logits(model, model.tokens(example.prompt))[-1]
+                values[v, e] = plain_difference(model, example)
             for handle in handles:
                 handle.remove()
-            (target,), (foil,) = (model.tokens(text.strip()) for text in (example.target, example.foils[0]))
-            values[v, e] = last[target] - last[foil]
     return values
 
 

@@ -13,7 +13,7 @@ from headwise.heads import Head, keep_gates, mask_gates, ones, single_gates
 from headwise.metrics import metric, metrics
 from headwise.model.measure.engine import Engine
 from headwise.tasks import Example, Task
-from helpers import HeadsByHook, plain_logits, recorded, word_model, word_task
+from helpers import HeadsByHook, plain_difference, plain_logits, recorded, word_model, word_task
 
 
 def one_by_one(model, task, gates, reference=None):
@@ -32,9 +32,7 @@ def one_by_one(model, task, gates, reference=None):
                 return g * z + (1 - g) * r
 
             with HeadsByHook(model, edit):
-                last = plain_logits(model, model.tokens(example.prompt))[-1]
-            (target,), (foil,) = (model.tokens(text.strip()) for text in (example.target, example.foils[0]))
-            values[v, e] = last[target] - last[foil]
+                values[v, e] = plain_difference(model, example)
     return values
 
 
@@ -177,9 +175,7 @@ def test_gates_at_the_last_position_leave_the_prompt_before_it_alone(tiny):
                 return z
 
             with HeadsByHook(tiny, edit):
-                last = plain_logits(tiny, tiny.tokens(example.prompt))[-1]
-            (target,), (foil,) = (tiny.tokens(t.strip()) for t in (example.target, example.foils[0]))
-            assert values[v, e] == pytest.approx(float(last[target] - last[foil]), abs=1e-5)
+                assert values[v, e] == pytest.approx(plain_difference(tiny, example), abs=1e-5)
 
 
 # ---- gradients ---------------------------------------------------------------------------------------------

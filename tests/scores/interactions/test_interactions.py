@@ -14,28 +14,13 @@ from headwise.errors import HeadwiseError
 from headwise.metrics import metric
 from headwise.model.measure.engine import Engine
 from headwise.scores.interactions.pairs import all_pairs, pair_effects
-from helpers import HeadsByHook, plain_logits, word_task
+from helpers import HeadsByHook, plain_difference, replacing, word_task
 
 
 def removed_by_hook(model, task, heads):
     """logit(target) − logit(foil) of every example with these heads zeroed by hooks, one prompt at a time."""
-
-    def edit(layer, z):
-        z = z.clone()
-        for head in heads:
-            if head.layer == layer:
-                z[:, :, head.head] = 0
-        return z
-
-    values = []
-    for example in task:
-        right, wrong = (
-            model.tokens(example.prompt + text)[-1] for text in (example.target, example.foils[0])
-        )
-        with HeadsByHook(model, edit):
-            logits = plain_logits(model, model.tokens(example.prompt))[-1]
-        values.append(float(logits[right] - logits[wrong]))
-    return np.array(values)
+    with HeadsByHook(model, replacing(heads)):
+        return np.array([plain_difference(model, example) for example in task])
 
 
 def silence(model, head):

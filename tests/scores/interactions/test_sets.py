@@ -24,7 +24,7 @@ from headwise.scores.interactions.sets import (
     primary_set,
     redundant_groups,
 )
-from helpers import HeadsByHook, make_word_tokenizer, plain_logits, recorded, word_task
+from helpers import HeadsByHook, make_word_tokenizer, plain_difference, recorded, replacing, word_task
 from planted import BackupByHook, area_under_curve, backup_model, second_words
 
 PLANTS = 12
@@ -98,21 +98,12 @@ def test_frozen_heads_write_what_hooks_recorded_on_the_plain_run(tiny):
         plain = recorded(tiny, example.prompt)
 
         def edit(layer, z, held=(), plain=plain):
-            z = z.clone()
-            for head in removed:
-                if head.layer == layer:
-                    z[:, :, head.head] = 0
-            for head in held:
-                if head.layer == layer:
-                    z[:, :, head.head] = plain[layer][None, :, head.head]
-            return z
+            return replacing(held, lambda layer, _: plain[layer])(layer, replacing(removed)(layer, z))
 
-        right, wrong = (tiny.tokens(example.prompt + text)[-1] for text in (example.target, example.foils[0]))
-        whole = plain_logits(tiny, tiny.tokens(example.prompt))[-1]
         for row, held in enumerate(((), frozen)):
+            expected = plain_difference(tiny, example)
             with HeadsByHook(tiny, lambda layer, z, held=held, edit=edit: edit(layer, z, held)):
-                logits = plain_logits(tiny, tiny.tokens(example.prompt))[-1]
-            expected = float(whole[right] - whole[wrong] - logits[right] + logits[wrong])
+                expected -= plain_difference(tiny, example)
             assert found[row, number] == pytest.approx(expected, abs=1e-4)
 
 

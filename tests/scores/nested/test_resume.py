@@ -19,8 +19,7 @@ def carried_out(model, out, data):
     )
 
 
-def test_a_run_stopped_after_the_first_seed_goes_on_with_the_second(chains, tmp_path, monkeypatch):
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
+def test_a_run_stopped_after_the_first_seed_goes_on_with_the_second(chains, tmp_path, monkeypatch, undrawn):
     data, real, trained = written(cats_and_dogs(16), tmp_path / "data.jsonl"), nested.fit_orders, []
 
     def counted(problem, start, seeds, *rest):

@@ -16,8 +16,7 @@ from headwise.cli.app import app
 from headwise.heads import Head, heads_of
 from headwise.runs import read_table
 from headwise.studies.backups.section import findings
-from headwise.studies.verify import verify
-from helpers import bench_of, make_word_tokenizer, progress_of, run_on, word_task
+from helpers import assert_same_again, make_word_tokenizer, progress_of, run_on, word_task
 from planted import backup_model, second_words, written
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -123,8 +122,7 @@ def test_progress_ends_at_its_total(planted, file, tmp_path, monkeypatch, more):
 
 def test_every_step_gives_the_same_again(run, planted):
     other = backup_model(make_word_tokenizer(), 4)[0]
-    checked = verify(run.path, steps="all", workbench=bench_of(planted[0], other))
-    assert all(one.same for one in checked), checked
+    assert_same_again(run, planted[0], other)
 
 
 def test_a_killed_run_resumes_without_measuring_again(planted, file, tmp_path, monkeypatch):

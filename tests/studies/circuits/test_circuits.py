@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,12 @@ import pytest
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.runs import Store, read_table
+from headwise.runs import read_table
 from headwise.studies import steps
 from headwise.studies.circuits import study as circuits_study
 from headwise.studies.circuits.settings import CircuitsSettings
 from headwise.studies.settings.resolve import resolve
-from headwise.studies.workbench import Workbench
-from helpers import assert_same_tables, cut_short, every_format, run_on
+from helpers import assert_figures, assert_same_again, every_format, resumed, run_on
 from planted import DENSE, SPARSE, planted_model, told_apart, written
 
 TABLES = ("scores", "choices", "curves", "examples", "circuits", "ratios", "members", "attention")
@@ -65,9 +65,7 @@ def test_every_table_and_figure_is_there(finished):
     assert list(tables["members"]["role"]) == ["dense", "sparse"]
     assert list(tables["ratios"]["compared"]) == ["dense/sparse"] * 2  # by the order, and by the chosen order
     assert list(tables["choices"]["chosen"]) == [True, True]
-    for name in ("circuits", "heads-apart-patch"):
-        for kind in ("png", "svg", "pdf"):
-            assert (finished.path / f"figures/{name}.{kind}").stat().st_size > 5_000
+    assert_figures(finished.path, "circuits", "heads-apart-patch")
     (row,) = tables["ratios"].query("chosen").to_dict("records")
     ratio = f"dense {row['stays']:.0f} heads, sparse {row['other_stays']:.0f} heads (ratio {row['stays_ratio']:.1f}"
     assert any(ratio in sentence for sentence in finished.findings)
@@ -204,17 +202,11 @@ def test_a_dense_control_is_a_third_curve_between_the_two(models, data, tmp_path
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
     models, data, finished, tmp_path, undrawn, monkeypatch
 ):
-    def carry_out():
-        carried_out(models, tmp_path / "cut", models=["dense", "sparse"], tasks=[data])
-
-    calls = cut_short(monkeypatch, circuits_study, "sweep", 4, carry_out)
-    with Store(tmp_path / "cut/cells.sqlite") as store:
-        assert len(store) == 6  # two orders, a curve each on the finding half, a held-out curve and its maps
-    carry_out()
+    cut = tmp_path / "cut"
+    carry_out = partial(carried_out, models, cut, models=["dense", "sparse"], tasks=[data])
+    # Stored: two orders, a curve each on the finding half, a held-out curve and its maps.
+    calls = resumed(monkeypatch, circuits_study, "sweep", 4, carry_out, cut, finished.path, stored=6)
     assert [args[0].name for args, _ in calls] == ["dense", "sparse", "dense", "sparse", "sparse"]
-    assert_same_tables(TABLES, finished.path, tmp_path / "cut")
-    carry_out()
-    assert len(calls) == 5
 
 
 def test_two_pairs_have_tasks_of_their_own_and_share_what_they_share(models, task, data, tmp_path, undrawn):
@@ -320,38 +312,10 @@ def test_models_on_the_command_line_are_a_pair_and_its_control():
     assert resolve(CircuitsSettings, None, three.model_dump()) == three  # as the run folder writes it down
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"models": list("abcd")}, "4 models are given; two are a pair"),
-        ({"models": ["a"], "pairs": [{"dense": "b"}]}, "give models or pairs"),
-        ({"pairs": [{"dense": "dense", "spars": "b"}]}, "did you mean 'sparse'"),
-        ({"models": ["dense", "dense"]}, "'dense' twice"),
-        ({"orders": ["integrate"]}, "did you mean 'integrated'"),
-        ({"by": ["sign"]}, "did you mean 'signed'"),
-        ({"controls": ["randm"]}, "did you mean 'random'"),
-        ({"action": "kep"}, "did you mean 'keep'"),
-        ({"method_options": {"stepps": 3}}, "did you mean 'steps'"),
-        ({"threshold": 1.2}, r"is 1\.2; expected a number above 0, at most 1"),
-        ({"n": 3}, "n is 3; expected at least 4"),
-        ({"points": 2}, "points is 2; expected at least 3"),
-        ({"k": [4, 17]}, "dense has 16 heads, so k runs from 0 to 16"),
-        ({"orders": []}, "at least one order"),
-        ({"tasks": ["ioi", "ioi"]}, "each task once per pair"),
-    ],
-)
-def test_a_mistake_ends_the_run_before_it_begins(models, data, tmp_path, settings, said):
-    given = {"tasks": [data], **({} if "pairs" in settings else {"models": ["dense"]})}
-    with pytest.raises(HeadwiseError, match=said):
-        carried_out(models, tmp_path / "run", **{**given, **settings})
+def test_more_heads_than_the_model_has_are_refused(models, data, tmp_path):
+    with pytest.raises(HeadwiseError, match="dense has 16 heads, so k runs from 0 to 16"):
+        carried_out(models, tmp_path / "run", models=["dense"], tasks=[data], k=[4, 17])
 
 
 def test_steps_computed_again_are_the_same_to_the_bit(models, finished, undrawn):
-    from headwise.studies.verify import verify
-
-    bench = Workbench(progress=False)
-    for model in models.values():
-        bench.add(model)
-    found = verify(finished.path, steps=4, workbench=bench)
-    tables = list((finished.path / "tables").glob("*.parquet"))
-    assert [one.message for one in found] == ["identical"] * (4 + len(tables))
+    assert_same_again(finished, *models.values(), steps=4)

@@ -204,9 +204,10 @@ def test_the_page_is_written_with_both_rows(finished, tmp_path):
     assert "counterfactual patching" in page
 
 
-def test_a_circuit_above_the_whole_model_is_told_with_its_heads(word_tokenizer, tmp_path, monkeypatch):
+def test_a_circuit_above_the_whole_model_is_told_with_its_heads(
+    word_tokenizer, tmp_path, monkeypatch, undrawn
+):
     """Examples made for two heads of the model: the other heads work against them."""
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     monkeypatch.setattr("headwise.sweeps.readings.OVERSHOOT", 1.02)
     model = planted_model(word_tokenizer, DENSE, "dense")
     task = told_apart([planted_model(word_tokenizer, DENSE[:2], "two")], 20)

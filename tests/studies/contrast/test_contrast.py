@@ -63,17 +63,3 @@ def test_gates_close_on_zero_or_on_the_mean_where_a_norm_follows_the_heads(
     if reference == "mean":
         with pytest.raises(HeadwiseError, match="has a norm after its heads"):
             carried_out(model, tmp_path / "zero", pairs, reference="zero")
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"held_out": ["pair 7"]}, "held-out pair"),
-        ({"held_out": ["pair 0", "pair 1", "pair 2"]}, "every pair is held out"),
-    ],
-)
-def test_a_mistake_ends_the_run_before_it_begins(tiny, pairs, tmp_path, settings, said):
-    with pytest.raises(HeadwiseError, match=said):
-        carried_out(tiny, tmp_path / "run", pairs, **settings)
-    with pytest.raises(HeadwiseError, match="at least two"):
-        carried_out(tiny, tmp_path / "run", {}, **settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.verify.tiny import tiny_model
-from headwise.runs import Store, read_table
+from headwise.runs import read_table
 from headwise.studies.masking import texts as masking_texts
 from headwise.studies.masking.study import ABILITIES, default_ks, mask_sets
 from headwise.studies.masking.texts import Judge, accuracy_metric, answer_part
@@ -23,12 +24,13 @@ from headwise.tasks.files.load_task import load_task
 from helpers import (
     REPOSITORY,
     HeadsByHook,
-    assert_same_tables,
-    bench_of,
-    cut_short,
+    assert_figures,
+    assert_same_again,
     every_format,
     labelled_file,
     plain_logits,
+    replacing,
+    resumed,
     run_on,
 )
 
@@ -88,19 +90,11 @@ def halves(data, label):
 
 def written_slowly(model, prompt, off, count):
     """Greedy decoding without batch or cache, heads zeroed by hooks on the output projections."""
-
-    def zero(layer, z):
-        z = z.clone()
-        for head in off:
-            if head.layer == layer:
-                z[..., head.head, :] = 0
-        return z
-
     ids = model.tokens(prompt)
     start = len(ids)
     tokenizer = model.text.tokenizer
     for _ in range(count):
-        with HeadsByHook(model, zero):
+        with HeadsByHook(model, replacing(off)):
             chosen = int(plain_logits(model, ids)[-1].argmax())
         if chosen == tokenizer.eos_token_id:
             break
@@ -127,9 +121,7 @@ def test_every_table_and_figure_is_there(finished):
     assert ((curves["lo"] <= curves["value"]) & (curves["value"] <= curves["hi"])).all()
     for name in TABLES:
         assert len(read_table(finished.path, name))
-    for name in ("masking-tiny", "masking-cross-tiny", "interventions-tiny"):
-        for kind in ("png", "svg", "pdf"):
-            assert (finished.path / f"figures/{name}.{kind}").stat().st_size > 5_000
+    assert_figures(finished.path, "masking-tiny", "masking-cross-tiny", "interventions-tiny")
 
 
 def test_the_order_comes_from_one_half_and_the_texts_from_the_other(model, data, finished):
@@ -219,24 +211,15 @@ def test_the_cross_table_masks_one_ability_and_measures_the_other(model, data, f
 
 
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(model, data, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-
-    def carry_out():
-        carried_out(model, tmp_path / "cut", data, **SETTINGS)
-
-    calls = cut_short(monkeypatch, masking_texts, "generate", 9, carry_out)
-    with Store(tmp_path / "cut/cells.sqlite") as store:
-        assert len(store) == 2 + 8  # two scores, and eight steps of text
-    carry_out()
+    cut = tmp_path / "cut"
+    carry_out = partial(carried_out, model, cut, data, **SETTINGS)
+    # Stored: two scores, and eight steps of text.
+    calls = resumed(monkeypatch, masking_texts, "generate", 9, carry_out, cut, finished.path, stored=2 + 8)
     whole = 2 + 2 * 7 + 2 + 4  # full; top and random at three K, layer-matched at one; cross; interventions
-    assert len(calls) == whole + 1
-    assert_same_tables(TABLES, finished.path, tmp_path / "cut")
-    carry_out()
     assert len(calls) == whole + 1
 
 
 def test_all_draws_of_a_point_are_written_in_one_call(model, data, tmp_path, monkeypatch):
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     real, calls = masking_texts.generate, []
 
     def counted(*args, **options):
@@ -257,7 +240,6 @@ def test_all_draws_of_a_point_are_written_in_one_call(model, data, tmp_path, mon
 
 
 def test_another_scale_or_place_of_the_gates_gives_other_texts(model, data, tmp_path, monkeypatch):
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     small = {"n": 3, "k": [4], "draws": 1, "max_new_tokens": 3, "abilities": ["colours"], "method": "random"}
     folder = carried_out(model, tmp_path / "run", data, **small)
     before = read_table(folder.path, "texts")
@@ -277,23 +259,10 @@ def test_another_scale_or_place_of_the_gates_gives_other_texts(model, data, tmp_
     ("settings", "said"),
     [
         ({"abilities": ["animal"]}, "did you mean 'animals'"),
-        ({"method": "ablate"}, "did you mean 'ablation'"),
         ({"k": [9]}, "16 heads: a random control needs as many heads again, so mask 1 to 8"),
         ({"cross": True, "cross_k": 9}, "mask 1 to 8"),
         ({"intervene": ["amplify"], "intervene_k": 9}, "mask 1 to 8"),
         ({"layer_matched": [12]}, "mask 1 to 8"),
-        (
-            {"method": "probe", "method_options": {"answer_tokens": 3, "label": "x"}},
-            "unknown option of .* 'label'",
-        ),
-        ({"similarity": "chr"}, "did you mean 'chrf'"),
-        ({"accuracy": "contain"}, "did you mean 'contains'"),
-        ({"positions": "first"}, "unknown positions"),
-        ({"intervene": ["amplifi"]}, "did you mean 'amplify'"),
-        ({"order": "size"}, "unknown order"),
-        ({"answer": "sentences"}, "did you mean 'sentence'"),
-        ({"n": 1}, "expected at least 2"),
-        ({"method_options": {"graddrop": True, "steps": 3}}, "unknown option"),
     ],
 )
 def test_a_mistake_ends_the_run_before_it_begins(model, data, tmp_path, settings, said, monkeypatch):
@@ -315,7 +284,6 @@ def test_a_missing_package_is_told_before_anything_is_written(model, data, tmp_p
 
 
 def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, model, tmp_path, monkeypatch):
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     assert any("answers few examples correctly" in finding for finding in finished.findings)
     folder = carried_out(model, tmp_path / "run", data, k=[1], draws=1, max_new_tokens=1, layer_matched=[])
     assert "animals has 10 examples, so text is generated from 5 of them instead of 40" in folder.notices
@@ -325,7 +293,6 @@ def test_the_reader_is_told_of_a_low_start_and_of_few_examples(finished, data, m
 def test_any_score_can_give_the_order(model, data, tmp_path, monkeypatch, name):
     from headwise.scores.probe import probe
 
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
     settings = {"k": [2], "draws": 1, "max_new_tokens": 1, "layer_matched": [], "method": name}
     folder = carried_out(model, tmp_path / "run", data, **settings)
     orders = read_table(folder.path, "orders")
@@ -410,13 +377,8 @@ def test_a_text_that_equals_the_full_one_is_wholly_similar_even_if_empty():
     assert values["accuracy"].tolist() == [0, 0]
 
 
-def test_steps_computed_again_are_the_same_to_the_bit(model, finished, monkeypatch):
-    from headwise.studies.verify import verify
-
-    monkeypatch.setattr("headwise.studies.base.save_figures", lambda folder, charts: None)
-    found = verify(finished.path, steps=4, workbench=bench_of(model))
-    tables = list((finished.path / "tables").glob("*.parquet"))
-    assert [one.message for one in found] == ["identical"] * (4 + len(tables))
+def test_steps_computed_again_are_the_same_to_the_bit(model, finished):
+    assert_same_again(finished, model, steps=4)
 
 
 def test_a_file_without_labels_is_one_ability_named_like_the_file(model, data, tmp_path):

@@ -11,14 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from headwise.charts.static import figure
 from headwise.studies.prompts.findings import findings, headline, significance
-from headwise.studies.prompts.section import (
-    activation_panels,
-    affine_panels,
-    condition_colours,
-    length_curves,
-    moved_maps,
-    prompt_chart,
-)
+from headwise.studies.prompts.inside import activation_panels, affine_panels, moved_maps
+from headwise.studies.prompts.section import condition_colours, length_curves, prompt_chart
 
 CONDITIONS = ["none", "meaningless", "meaningful"]
 PALETTE = condition_colours(CONDITIONS)

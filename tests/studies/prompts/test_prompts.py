@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from headwise.errors import HeadwiseError
 from headwise.metrics.text import boxed, result
 from headwise.model.generation.generate import Generated
 from headwise.model.verify.tiny import tiny_model
-from headwise.runs import Store, read_table
+from headwise.runs import read_table
 from headwise.studies.prompts import study as prompts_study
 from headwise.studies.prompts.attention import affine_fit, kurtosis, near_zero, near_zero_bound
 from headwise.studies.prompts.problems import open_problems
@@ -22,7 +23,7 @@ from headwise.studies.prompts.settings import PromptsSettings
 from headwise.studies.prompts.study import judged, summary_tables
 from headwise.studies.verify import verify
 from headwise.tasks.conditions import conditions
-from helpers import WORDS, assert_same_tables, bench_of, cut_short, every_format, make_word_tokenizer, run_on
+from helpers import WORDS, assert_figures, bench_of, every_format, make_word_tokenizer, resumed, run_on
 
 TABLES = ("answers", "accuracy", "comparisons", "curves", "profiles", "moved", "affine", "activations")
 TEMPLATE = (
@@ -98,9 +99,8 @@ def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finishe
     head = tables["profiles"].iloc[0]
     largest = moved.groupby(["layer", "head"])["profile_change"].mean().idxmax()
     assert (head["layer"], head["head"]) == largest
-    for name in (f"prompts-questions-tiny-L{largest[0]}H{largest[1]}", "moved-questions", "affine-questions"):
-        for kind in ("png", "svg", "pdf"):
-            assert (finished.path / f"figures/{name}.{kind}").stat().st_size > 5_000
+    names = (f"prompts-questions-tiny-L{largest[0]}H{largest[1]}", "moved-questions", "affine-questions")
+    assert_figures(finished.path, *names)
     assert sum("McNemar p = " in finding for finding in finished.findings) == 2
     assert sum(" right [" in finding for finding in finished.findings) == 1
     assert finished.notices == []
@@ -184,16 +184,11 @@ def test_profiles_and_movement_equal_those_of_the_eager_maps(model, data, finish
 def test_a_run_cut_short_resumes_and_ends_with_the_same_tables(
     model, data, finished, tmp_path, monkeypatch, undrawn
 ):
-    def carry_out():
-        carried_out(model, tmp_path / "cut", data)
-
-    calls = cut_short(monkeypatch, prompts_study, "generate", 2, carry_out)
-    with Store(tmp_path / "cut/cells.sqlite") as store:
-        assert len(store) == 1
-    carry_out()
+    cut = tmp_path / "cut"
+    carry_out = partial(carried_out, model, cut, data)
+    calls = resumed(monkeypatch, prompts_study, "generate", 2, carry_out, cut, finished.path, stored=1)
     slashes = [sum(model.tokens("/")[0] in ids for ids in args[1]) for args, _ in calls]
     assert slashes == [0, 10, 10, 0]  # none, meaningless cut short, meaningless, meaningful
-    assert_same_tables(TABLES, finished.path, tmp_path / "cut")
 
 
 def test_keys_of_steps_say_the_dtype_of_the_model_however_it_was_chosen(
@@ -338,19 +333,12 @@ def test_lengths_arm_places_and_heads_can_be_chosen(model, data, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"place": "end", "profile_prompts": 2}, "use profile_prompts=1"),
-        ({"conditions": ["meaningles"]}, "did you mean 'meaningless'"),
-        ({"place": "after"}, "unknown place"),
-        ({"samples": 3}, "greedy decoding gives the same answer"),
-        ({"metric": "mathh"}, "did you mean 'math'"),
         ({"heads": ["L9H9"]}, "has no head L9H9"),
         ({"chat": True}, "has no chat template"),
         ({"shots": 40}, "different prompts, expected more than 40"),
-        ({"arm": {"mode": "ad"}, "conditions": ["none", "arm"]}, "did you mean 'add'"),
-        ({"condition": ["none"]}, "did you mean 'conditions'"),
     ],
 )
-def test_a_mistake_is_one_sentence(model, data, tmp_path, settings, said):
+def test_a_mistake_that_the_model_shows_is_one_sentence(model, data, tmp_path, settings, said):
     with pytest.raises(HeadwiseError, match=said):
         carried_out(model, tmp_path / "run", data, **settings)
 

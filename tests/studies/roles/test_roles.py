@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,7 @@ import scipy.stats
 import torch
 
 import headwise as hw
-from headwise.errors import HeadwiseError
-from headwise.runs import Job, Store, read_table
+from headwise.runs import Job, read_table
 from headwise.scores.gates.fit import FitSettings
 from headwise.scores.gates.gating import ROLES, role_labels
 from headwise.scores.gates.likelihood import GateLikelihood
@@ -32,11 +32,11 @@ from headwise.studies.workbench import Workbench
 from headwise.tasks.registry import available
 from helpers import (
     HeadsByHook,
-    assert_same_tables,
-    bench_of,
-    cut_short,
+    assert_figures,
+    assert_same_again,
     every_format,
     plain_logits,
+    resumed,
     run_on,
     word_model,
     word_task,
@@ -115,9 +115,7 @@ def test_every_table_and_figure_is_there_and_they_agree_with_one_another(finishe
     curves = tables["curves"].set_index(["task", "series", "k"])
     np.testing.assert_allclose(examples[curves.index], curves["value"])
     assert (curves.xs(0, level="k")[["value", "lo", "hi"]] == 0).all().all()
-    for name in ("roles", "role-map-tiny", "role-shares"):
-        for kind in ("png", "svg", "pdf"):
-            assert (finished.path / f"figures/{name}.{kind}").stat().st_size > 5_000
+    assert_figures(finished.path, "roles", "role-map-tiny", "role-shares")
 
 
 def test_the_trajectory_of_a_fit_goes_on_from_where_the_free_one_ended(finished):
@@ -183,17 +181,10 @@ def test_gates_are_fitted_on_one_half_and_curves_drawn_on_the_other(model, data,
 def test_a_run_cut_short_between_fits_resumes_and_ends_with_the_same_tables(
     model, data, finished, tmp_path, monkeypatch, undrawn
 ):
-    def carry_out():
-        carried_out(model, tmp_path / "cut", data)
-
-    calls = cut_short(monkeypatch, roles_study, "one_fit", 4, carry_out)
-    with Store(tmp_path / "cut/cells.sqlite") as store:
-        assert len(store) == 3
-    carry_out()
+    cut = tmp_path / "cut"
+    carry_out = partial(carried_out, model, cut, data)
+    calls = resumed(monkeypatch, roles_study, "one_fit", 4, carry_out, cut, finished.path, stored=3)
     assert [args[1] for args, _ in calls] == ["free", "free", "plus", "minus", "minus", "plus", "minus"]
-    assert_same_tables(TABLES, finished.path, tmp_path / "cut")
-    carry_out()
-    assert len(calls) == 7
 
 
 def test_other_points_are_measured_without_fitting_again(
@@ -403,26 +394,5 @@ def test_a_quick_run_takes_small_batches_and_few_held_out_examples(
     assert read_table(folder.path, "examples")["example"].nunique() == min(2 * few, len(lengths) // 2)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"seeds": 0}, "seeds is 0"),
-        ({"random_sets": -1}, "random_sets is -1; expected at least 0"),
-        ({"held_out": 0}, "held_out is 0; expected at least 1"),
-        ({"k": [0]}, "at least one above 0"),
-        ({"fit": {"update": 3}}, "did you mean 'updates'"),
-        ({"fit": {"clip": "both"}}, "clip"),
-        ({"random_set": 3}, "did you mean 'random_sets'"),
-    ],
-)
-def test_a_mistake_ends_the_run_before_it_begins(model, data, tmp_path, settings, said):
-    with pytest.raises(HeadwiseError, match=said):
-        carried_out(model, tmp_path / "run", data, **settings)
-
-
 def test_steps_computed_again_are_the_same_to_the_bit(model, finished, undrawn):
-    from headwise.studies.verify import verify
-
-    found = verify(finished.path, steps=3, workbench=bench_of(model))
-    tables = list((finished.path / "tables").glob("*.parquet"))
-    assert [one.message for one in found] == ["identical"] * (3 + len(tables))
+    assert_same_again(finished, model, steps=3)

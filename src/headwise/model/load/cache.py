@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from threading import Thread
@@ -50,7 +50,7 @@ class Entry:
     """Bytes of disk that are used while it is built."""
     made_from: Mapping[str, Any]
     """Entries of the manifest that must be as they are here."""
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any]
     """Further entries of the manifest."""
 
 

@@ -24,6 +24,7 @@ import pandas as pd
 from headwise import stats
 from headwise.heads import Head, Order, mask_gates
 from headwise.heads.controls import layer_matched_heads
+from headwise.heads.head import head_columns
 from headwise.model.measure.engine import Engine
 from headwise.scores.interactions.pairs import PairEffects, pair_effects, unit_gates
 from headwise.stats.resampling import Groups
@@ -138,7 +139,7 @@ def backup_table(
     set_effect = effects.first[:, 0].mean()
     share = difference.mean(axis=0) / set_effect if set_effect else np.full(len(candidates), np.nan)
     backup = (q < LEVEL) & (difference.mean(axis=0) > 0) & (share >= least)
-    columns = {"layer": [h.layer for h in candidates], "head": [h.head for h in candidates], **means}
+    columns = head_columns(candidates) | means
     columns |= {"conditional_lo": conditional_lo, "conditional_hi": conditional_hi}
     columns |= {"difference": difference.mean(axis=0), "lo": lo, "hi": hi, "p": p, "q": q}
     columns |= {"ratio": means["conditional"] / (np.abs(means["single"]) + floor), "share": share}

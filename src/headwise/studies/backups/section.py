@@ -24,21 +24,17 @@ _NAMED = 5
 
 
 def findings(tables: Tables) -> list[Finding]:
-    primary = dict(groups(table_of(tables, "primary"), "model", "task"))
-    found = []
-    for (model, task), rows in groups(table_of(tables, "backups"), "model", "task"):
-        found.append(_backups(rows, primary[model, task], str(model), str(task)))
-    for (model, task), rows in groups(table_of(tables, "freezing"), "model", "task"):
-        found.append(_freezing(rows, str(model), str(task)))
+    primary, backups, freezing, sets, curves = (
+        dict(groups(table_of(tables, name), "model", "task"))
+        for name in ("primary", "backups", "freezing", "groups", "curves")
+    )
+    found = [_backups(rows, primary[names], *names) for names, rows in backups.items()]
+    found += [_freezing(rows, *names) for names, rows in freezing.items()]
     for task, rows in groups(table_of(tables, "freezing"), "task"):
-        found += _models(rows[rows["frozen"] == "all"], str(task))
-    for (model, task), rows in groups(table_of(tables, "groups"), "model", "task"):
-        found += _groups(rows, str(model), str(task))
-    for (model, task), rows in groups(table_of(tables, "curves"), "model", "task"):
-        found.append(_removal(rows, str(model), str(task)))
-    tested = {names for names, _ in groups(table_of(tables, "backups"), "model", "task")}
-    every = (names for names, _ in groups(table_of(tables, "curves"), "model", "task"))
-    return found + [_untested(primary.get(names), *names) for names in every if names not in tested]
+        found += _models(rows[rows["frozen"] == "all"], task)
+    found += [_group(rows, *names) for names, rows in sets.items()]
+    found += [_removal(rows, *names) for names, rows in curves.items()]
+    return found + [_untested(primary.get(names), *names) for names in curves if names not in backups]
 
 
 def _backups(rows: pd.DataFrame, primary: pd.DataFrame, model: str, task: str) -> Finding:
@@ -117,7 +113,7 @@ def _models(rows: pd.DataFrame, task: str) -> list[Finding]:
     return [Finding(sentence=sentence, weight=spread, chart=file_name("freezing", task))]
 
 
-def _groups(rows: pd.DataFrame, model: str, task: str) -> list[Finding]:
+def _group(rows: pd.DataFrame, model: str, task: str) -> Finding:
     """The groups whose excess holds on the other half and beats random heads of the same layers."""
     sure = rows[(rows["q"] < 0.05) & (rows["excess"] > 0) & (rows["p_random"] < 0.05)]
     chart = file_name("interactions", model, task)
@@ -126,7 +122,7 @@ def _groups(rows: pd.DataFrame, model: str, task: str) -> list[Finding]:
             f"On {task}, {model}: none of {len(rows)} groups of heads has a joint effect above the sum of its single "
             "effects on the other half that random heads of the same layers do not have too."
         )
-        return [Finding(sentence=sentence, weight=0.02, chart=chart)]
+        return Finding(sentence=sentence, weight=0.02, chart=chart)
     best = sure.nlargest(1, "excess").iloc[0]
     others = f" {len(sure)} of {len(rows)} groups pass this test." if len(rows) > 1 else ""
     sentence = (
@@ -136,7 +132,7 @@ def _groups(rows: pd.DataFrame, model: str, task: str) -> list[Finding]:
         f"{plus(best['excess_lo'], 2)} to {plus(best['excess_hi'], 2)}; {best['draws']} draws of random heads of "
         f"the same layers: {plus(best['random_excess'], 2)} on average).{others}"
     )
-    return [Finding(sentence=sentence, weight=_share(best["excess"], best["joint"]), chart=chart)]
+    return Finding(sentence=sentence, weight=_share(best["excess"], best["joint"]), chart=chart)
 
 
 def _share(part: Any, whole: Any) -> float:
@@ -177,7 +173,7 @@ def charts(tables: Tables) -> list[Chart]:
             drawn.append(freezing_chart(part["freezing"], name=file_name("freezing", task)))
         drawn.append(removal_chart(part["curves"], name=file_name("removal", task)))
         for model, rows in groups(part["interactions"], "model"):
-            drawn.append(_matrix(rows.reset_index(drop=True), str(model), str(task)))
+            drawn.append(_matrix(rows.reset_index(drop=True), model, task))
     return drawn
 
 

@@ -17,6 +17,7 @@ import pandas as pd
 from headwise import stats
 from headwise.heads import Head, Order, mask_gates, ones, ranked
 from headwise.heads.controls import control_sets
+from headwise.heads.head import head_columns
 from headwise.metrics import metric as metric_named
 from headwise.model.measure.engine import Engine, Metric
 from headwise.model.model import Model
@@ -158,7 +159,7 @@ def find_backups(
     table = backup_table(
         effects, candidates, least=least, groups=case.test.shared_groups(), seed=case.seed
     ).assign(metric=metric)
-    places = {"layer": [h.layer for h in candidates], "head": [h.head for h in candidates]}
+    places = head_columns(candidates)
     axes: list[dict[str, Any]] = [{"example": case.test.numbers}, places]
     examples = long_table({"method": "backup", "metric": metric}, axes, {"value": effects.interaction})
     if not case.metric.first_order:

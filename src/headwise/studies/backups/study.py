@@ -19,6 +19,7 @@ from typing_extensions import Self
 
 from headwise.errors import HeadwiseError
 from headwise.heads import Order, head_list, heads_of
+from headwise.heads.head import head_columns
 from headwise.runs import Call
 from headwise.scores.interactions.sets import candidates_after, redundant_groups
 from headwise.settings import Count, Several, Share, Text, passes
@@ -148,8 +149,7 @@ def backups(run: Run, s: BackupsSettings) -> None:
         primary[pair] = heads_of(table[table["accepted"]])
         if len(table):
             run.table("primary", table.assign(**pair.columns, reference=s.reference))
-        places = {"layer": [h.layer for h in order], "head": [h.head for h in order]}
-        orders = pd.DataFrame({"series": GREEDY, "place": range(len(order)), **places})
+        orders = pd.DataFrame({"series": GREEDY, "place": range(len(order)), **head_columns(order)})
         run.table("orders", orders.assign(**pair.columns))
 
     calls = {}

@@ -93,8 +93,7 @@ def certify_set(
 
 def plan(run: Run, s: CertifySettings) -> Iterator[Call[Any]]:
     """The size of a set that the study finds is not known before: a tenth of the heads stands for it."""
-    for pair in run.pairs(task=lambda source, model: _opened(run, s, source, model)):
-        find, test = (None, pair.task) if s.heads else pair.task.halves()
+    for pair, (find, test) in _opened(run, s).items():
         heads = (
             given_heads(s, pair)
             if s.heads
@@ -112,20 +111,26 @@ def plan(run: Run, s: CertifySettings) -> Iterator[Call[Any]]:
         yield certify_set(pair.model, test, heads, s.options(), {})
 
 
-def _opened(run: Run, s: CertifySettings, source: str, model: Model) -> Task:
-    if s.heads:
-        return other_examples(run, s, source, model)
-    return run.bench.task(source, model, 2 * s.n, s.seed, s.task_options)
+def _opened(run: Run, s: CertifySettings) -> dict[Pair, tuple[Task | None, Task]]:
+    """Every model and task with the examples that find the set, where none is given, and those that test it."""
+
+    def opened(source: str, model: Model) -> Task:
+        if s.heads:
+            return other_examples(run, s, source, model)
+        return run.bench.task(source, model, 2 * s.n, s.seed, s.task_options)
+
+    return {pair: (None, pair.task) if s.heads else pair.task.halves() for pair in run.pairs(task=opened)}
 
 
 @study("Is this set of heads really a circuit of this behaviour?", CertifySettings, section, plan)
 def certify(run: Run, s: CertifySettings) -> None:
-    pairs = run.pairs(task=lambda source, model: _opened(run, s, source, model))
-    halves = {pair: (None, pair.task) if s.heads else pair.task.halves() for pair in pairs}
-    plans = {pair: plan_of(s, find) for pair, (find, _) in halves.items() if find is not None}
+    halves = _opened(run, s)
+    pairs = list(halves)
+    finding = {pair: find for pair, (find, _) in halves.items() if find is not None}
+    plans = {pair: plan_of(s, find) for pair, find in finding.items()}
     for pair in pairs:
         log.info(cost(s, pair, halves[pair][1], plans.get(pair)))
-    sets = {pair: given_heads(s, pair) for pair in pairs} if s.heads else found_heads(run, s, pairs)
+    sets = {pair: given_heads(s, pair) for pair in pairs} if s.heads else found_heads(run, s, finding)
     calls = {}
     for pair in pairs:
         tasks: dict[str, Any] = {"others": [run.task(one, pair.model, {}) for one in s.others]}
@@ -206,9 +211,8 @@ def other_examples(run: Run, s: CertifySettings, source: str, model: Model) -> T
     return task.take(new)
 
 
-def found_heads(run: Run, s: CertifySettings, pairs: list[Pair]) -> dict[Pair, Order]:
-    """For each model and task the heads that one half of the examples gives, ranked by the method."""
-    finding = {pair: pair.task.halves()[0] for pair in pairs}
+def found_heads(run: Run, s: CertifySettings, finding: Mapping[Pair, Task]) -> dict[Pair, Order]:
+    """For each model and task the heads that these examples give, ranked by the method."""
     calls = {
         pair: score_heads(pair.model, task, s.method, **s.ablation, options=s.method_options)
         for pair, task in finding.items()
@@ -217,14 +221,13 @@ def found_heads(run: Run, s: CertifySettings, pairs: list[Pair]) -> dict[Pair, O
     orders = {pair: scored.scores.order() for pair, scored in ranked.items()}
     if s.top is not None:
         return {pair: order[: s.top] for pair, order in orders.items()}
-    sizes = run.all(
-        {
-            pair: choose_size(pair.model, finding[pair], orders[pair], dict(s.thresholds), s.ablation)
-            for pair in pairs
-        },
-        "sizes",
-    )
+    limits = dict(s.thresholds)
+    calls_of_sizes = {
+        pair: choose_size(pair.model, task, orders[pair], limits, s.ablation)
+        for pair, task in finding.items()
+    }
+    sizes = run.all(calls_of_sizes, "sizes")
     for pair, (k, problem) in sizes.items():
         if problem:
             run.say_of(pair.columns, f"{problem}; {k} heads are tested")
-    return {pair: orders[pair][: sizes[pair][0]] for pair in pairs}
+    return {pair: order[: sizes[pair][0]] for pair, order in orders.items()}

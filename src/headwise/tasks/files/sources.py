@@ -38,11 +38,15 @@ def read_items(source: Any, log: Log) -> Table:
     return Table(rows, log)
 
 
+def is_example(item: Any) -> bool:
+    """Whether it is one example: an `Example`, a mapping, or a tuple that begins with the prompt."""
+    is_pair = isinstance(item, tuple) and len(item) > 0 and isinstance(item[0], str)
+    return is_pair or isinstance(item, Mapping | Example)
+
+
 def items_of(source: Any) -> list[Any]:
     """The items of a list or the rows of a table; one example alone is one item."""
-    if isinstance(source, Mapping | Example) or (
-        isinstance(source, tuple) and source and isinstance(source[0], str)
-    ):
+    if is_example(source):
         return [source]
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas
         return list(source.to_dict("records"))
