@@ -20,6 +20,7 @@ LISTS = ("models", "tasks", "metrics", "methods", "studies", "settings", "famili
 BUNDLED = "smollm2"
 METHOD_OPTIONS: dict[str, dict[str, Any]] = {
     "gating": {"updates": 3, "seeds": 2, "batch": 4},
+    "nested": {"updates": 20, "seeds": 2},
     "probe": {"label": "animals"},
 }
 """What makes a method small enough, or possible at all; a method that is not here runs with its defaults."""
