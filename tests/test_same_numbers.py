@@ -161,6 +161,12 @@ def test_greedy_text_may_part_at_a_tie_and_nowhere_else(compared):
     assert compared({**written(4, 1e-8), "texts": np.array(["4 5", "6 8"])}, old=written(3, 1e-8))[0].fails
 
 
+def test_every_study_has_small_settings_in_the_catalogue():
+    from headwise.studies.base import studies
+
+    assert set(importlib.import_module("same_numbers.catalogue").STUDIES) == set(studies())
+
+
 def test_the_catalogue_has_every_method_reference_and_metric_and_no_name_twice():
     catalogue = importlib.import_module("same_numbers.catalogue")
     listed = {

@@ -20,6 +20,7 @@ LISTS = ("models", "tasks", "metrics", "methods", "studies", "settings", "famili
 BUNDLED = "smollm2"
 METHOD_OPTIONS: dict[str, dict[str, Any]] = {
     "gating": {"updates": 3, "seeds": 2, "batch": 4},
+    "nested": {"updates": 20, "seeds": 2},
     "probe": {"label": "animals"},
 }
 """What makes a method small enough, or possible at all; a method that is not here runs with its defaults."""
@@ -88,6 +89,20 @@ STUDIES: dict[str, dict[str, Any]] = {
     "backups": {"data": ["even"], "n": 8},
     "wiring": {"data": ["even"], "n": 6},
     "certify": {"data": ["even"], "n": 8, "quick": True},
+    "diff": {"data": ["even"], "n": 6, "methods": ["ablation", "attribution"], "reference": "mean"},
+    "reach": {  # gptj, which calls no attention function, refuses the reference `window`
+        "data": ["repeated"],
+        "n": 4,
+        "methods": ["ablation", "attribution", "pattern"],
+        "window": 2,
+        "sink": 1,
+        "budget": 0.7,
+        "points": 4,
+        "draws": 1,
+        "lengths": [],
+        "transfer": [],
+        "texts": 0,
+    },
     "contrast": {
         "pairs": {f"pair {n}": {s: f"pair-{n}-{s}" for s in ("keep", "lose")} for n in range(3)},
         "seeds": 2,

@@ -95,7 +95,11 @@ def _examples() -> dict[str, list[dict[str, Any]]]:
         "even": [{**_example(i, 6), "target": f" {WORDS[(i + 2) % 20]}"} for i in range(6)],
         "uneven": [_example(i, 4 + i % 3) for i in range(8)],
         "repeated": [
-            {"prompt": f"{_sentence(i, 3 + i % 2)} and {_sentence(i, 2)}", "target": f" {_word(i, 1)}"}
+            {
+                "prompt": f"{_sentence(i, 3 + i % 2)} and {_sentence(i, 2)}",
+                "target": f" {_word(i, 1)}",
+                "foils": [" the"],
+            }
             for i in range(4)
         ],
         "labelled": [

@@ -208,6 +208,9 @@ class Worker:
             (self.scratch / "contrast.yaml").write_text(json.dumps({"pairs": pairs}), encoding="utf-8")
             settings = {key: value for key, value in settings.items() if key != "pairs"}
             where = [str(self.scratch / "contrast.yaml"), *where]
+        if study == "diff":  # the same model with weaker heads is the tuned one
+            tuned = hw.export(self.model(model), ["L0H1", "L1H0"], self.fresh("tuned"), gate=0.3)
+            where += ["--model", str(tuned)]
         where += [part for file in files for part in ("--data", file)]
         where += [part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")]
         command_line("run", study, "--model", self.place(model), *where)

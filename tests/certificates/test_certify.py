@@ -176,6 +176,33 @@ def test_a_planted_circuit_is_certified_and_a_broken_one_is_not(chains):
     assert "1 of them add nothing" in idle.sentence
 
 
+def in_groups(task, sizes):
+    """The same examples, the first of them in the family "group = 0", and so on."""
+    levels = np.repeat(np.arange(len(sizes)), sizes)
+    examples = [replace(one, family={"group": str(level)}) for one, level in zip(task, levels, strict=True)]
+    return replace(task, examples=tuple(examples))
+
+
+def test_the_sentence_is_about_the_families_that_could_be_judged_alone(chains):
+    for sizes, words in {
+        (85, 8, 7): "the only one of 3 families that could be judged (group = 0, ",
+        (45, 48, 7): "all families that could be judged (2 of 3; farthest from 1: group = ",
+        (50, 50): "all families (farthest from 1: group = ",
+    }.items():
+        options = {"quick": True, "draws": 40, "thresholds": {"family": 0.5, "sufficient": 0.5}, **QUIET}
+        found = hw.certify(chains, in_groups(cats_and_dogs(100), sizes), TRUE, **options)
+        assert found.states[2] == "pass"
+        assert words in found.sentence
+    alone = in_groups(cats_and_dogs(100), (85, 8, 7))
+    options |= {"thresholds": {"sufficient": 0.5}}
+    missing = hw.certify(chains, alone, TRUE[:3], **options)
+    assert (
+        "family group = 0, the only one of 3 that could be judged, has an explained effect"
+        in missing.sentence
+    )
+    assert "farthest" not in repr(missing)
+
+
 def test_eight_examples_certify_nothing(chains, caplog):
     found = hw.certify(chains, cats_and_dogs(8), TRUE, **QUIET)
     assert found.verdict == "undecided"

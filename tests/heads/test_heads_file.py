@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from typer.testing import CliRunner
 
 import headwise as hw
 from headwise.cli.app import app
+from headwise.cli.export import _ranked_on
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, Scores, save_order
 from headwise.heads.heads_file import _from_run, read_heads
 from helpers import saved_word_model, word_task
+from planted import written
 
 VALUES = np.array([[0.1, -3.0], [2.0, 0.5]])
 
@@ -169,6 +172,48 @@ def test_an_export_removes_the_least_important_heads_and_measures_what_that_cost
             shown = re.sub(r" \[[^]]*\]", "", line)  # the intervals
             assert shown.split()[-3:] == [format(before, form), "→", format(after, form)]
             assert (shown != line) is (name in ("cross-entropy", "accuracy"))
+
+
+def test_the_task_of_saved_scores_is_known_where_it_is_a_built_in_one(tmp_path):
+    for task, known in {"syntax": [("syntax", {})], "my facts": []}.items():
+        scores(task=task).save(tmp_path / "scores.npz")
+        assert _ranked_on(tmp_path / "scores.npz", None) == known
+    assert _ranked_on(Path(",".join(f"L{layer}H1" for layer in range(300))), None) == []
+
+
+def test_an_export_measures_what_its_heads_were_ranked_on(word_tokenizer, tmp_path, undrawn, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    saved_word_model(tmp_path / "model", "llama", max_position_embeddings=512)
+    model = hw.load(tmp_path / "model", device="cpu")
+    for name, n in (("words", 6), ("others", 5)):
+        written(word_task(n), tmp_path / f"{name}.jsonl")
+    given = {"models": [str(tmp_path / "model")], "methods": ["random"], "cards": 0, "progress": False}
+    hw.run("score", "one", **given, tasks=["words.jsonl"])
+    hw.run("score", "two", **given, tasks=["words.jsonl", "others.jsonl"])
+
+    def losses(*arguments):
+        command = ["export", "model", "--out", f"out{len(done)}", "--device", "cpu", "--json", "-n", "4"]
+        result = CliRunner().invoke(app, [*command, *arguments], catch_exceptions=False)
+        done.append(json.loads(result.stdout))
+        return {name: value for name, value in done[-1]["before"].items() if name.startswith("cross")}
+
+    def loss(source):
+        task = hw.task(source, 4, model=model, seed=1)
+        return pytest.approx(-hw.measure(model, task, metric="mean_logprob", progress=False).full.mean())
+
+    done, line = [], "cross-entropy (nats per target token)"
+    assert losses("--heads", "one", "--top", "2") == {line: loss("words.jsonl")}
+    assert losses("--heads", "one/tables/scores.parquet", "--top", "2") == {line: loss("words.jsonl")}
+    assert losses("--heads", "two", "--task", "others", "--top", "2") == {line: loss("others.jsonl")}
+    assert losses("--heads", "one", "--top", "2", "--measure", "others.jsonl") == {line: loss("others.jsonl")}
+    both = [word for name in ("words.jsonl", "others.jsonl") for word in ("--task", name)]
+    assert losses("--shrink", *both, "--method", "random", "--share", "0.5") == {
+        f"{line}, {name}": loss(f"{name}.jsonl") for name in ("words", "others")
+    }
+    assert done[-1]["measured_on"] == ["words", "others"]
+    (tmp_path / "words.jsonl").unlink()
+    gone = CliRunner().invoke(app, ["export", "model", "--heads", "one", "--top", "2", "--out", "out"])
+    assert "the heads were ranked on it: give --measure another task" in str(gone.exception)
 
 
 def test_an_export_can_keep_the_most_helpful_heads_and_remove_all_others(tmp_path):

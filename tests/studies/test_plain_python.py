@@ -89,10 +89,9 @@ def test_a_step_takes_what_the_one_before_found_and_tables_are_written_once_at_t
     assert folder.notices == ["counted"]
 
 
-def test_quick_makes_the_settings_of_the_study_smaller_and_not_those_of_the_run(tmp_path):
-    folder = carried_out(tmp_path, quick=True, words=("red", "blue"))
+def test_quick_makes_the_settings_of_a_study_smaller(tmp_path):
+    carried_out(tmp_path, quick=True, words=("red", "blue"))
     assert read_table(tmp_path, "letters")["word"].tolist() == ["red"]
-    assert folder.info["settings"]["words"] == ["red", "blue"]
 
 
 @pytest.mark.parametrize("word", ["blue", "all"])
@@ -168,6 +167,18 @@ def test_other_settings_are_noticed_before_anything_is_computed(tiny, tmp_path, 
     with caplog.at_level("INFO", logger="headwise"), pytest.raises(KeyboardInterrupt):
         run_on("score", tmp_path / "run", tiny, tasks=[file], methods=["random"], n=3, cards=0)
     assert "note: the settings differ from the run in this folder: settings.n was 4 and is 3" in caplog.text
+
+
+def test_a_quick_run_records_the_numbers_that_were_used_and_says_which_were_lowered(tiny, tmp_path, undrawn):
+    file = written(word_task(20), tmp_path / "words.jsonl")
+    given = {"tasks": [file], "methods": ["ablation"], "cards": 0, "quick": True}
+    folder = run_on("score", tmp_path / "run", tiny, **given, n=20)
+    assert len(read_table(tmp_path / "run", "inputs")) == 16
+    assert read_info(tmp_path / "run")["settings"]["n"] == 16
+    assert "n is 16, and not 20: quick has at most 16" in folder.notices
+    usual = run_on("score", tmp_path / "usual", tiny, **given)
+    assert read_info(tmp_path / "usual")["settings"]["n"] == 16
+    assert not any("quick" in notice for notice in usual.notices)
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -112,17 +112,27 @@ class Certificate(Saved):
             open_ = [c for c in (SUFFICIENT, FAMILIES, NECESSARY) if states[c] not in (PASS, NOT_TESTED)]
             missing = "; ".join(self._problem(check) for check in open_) or "no check decides"
             return f"Whether {size} are a circuit {where} is undecided: {missing}; more examples can tell."
-        farthest = self.line(FAMILIES)
-        families = (
-            f", all families (farthest from 1: {farthest['note'].split(',')[0]}, {with_interval(farthest)})"
-            if states[FAMILIES] == PASS
-            else ""
-        )
+        families = f", {self._passed_families}" if states[FAMILIES] == PASS else ""
         if self.verdict == CERTIFIED:
             return f"{size} are a circuit {where}: {effect}{families}; all six checks pass."
         limits = [c for c in (FAMILIES, TRACKS, COMPLETE, MINIMAL) if states[c] != PASS]
         named = "; ".join(self._problem(check) for check in limits)
         return f"{size} are a circuit {where} with limits: {effect}{families}, but {named}."
+
+    @property
+    def _passed_families(self) -> str:
+        """The families of which check 2 says that they pass."""
+        line, total = self.line(FAMILIES), len(self.levels)
+        judged = int((self.levels["state"] != NOT_TESTED).sum())
+        farthest = f"{line['note'].split(',')[0]}, {with_interval(line)}"
+        if judged == 1:
+            return f"the only one of {total} families that could be judged ({farthest})"
+        which = (
+            "all families ("
+            if judged == total
+            else f"all families that could be judged ({judged} of {total}; "
+        )
+        return f"{which}farthest from 1: {farthest})"
 
     def _problem(self, check: int) -> str:
         """What is wrong with a check that did not pass, in words."""
@@ -131,10 +141,12 @@ class Certificate(Saved):
         if state == NOT_TESTED:
             return f"{NAMES[check]} is not tested ({'; '.join(rows['note']) or 'left out'})"
         line = rows[rows["state"] == state].iloc[0]
-        value = with_interval(line)
+        value, family = with_interval(line), f"the family {str(line['note']).split(',')[0]}"
+        if (self.levels["state"] != NOT_TESTED).sum() == 1:
+            family += f", the only one of {len(self.levels)} that could be judged,"
         words = {
             SUFFICIENT: f"alone they explain {value} of the mean effect",
-            FAMILIES: f"the family {str(line['note']).split(',')[0]} has an explained effect of {value}",
+            FAMILIES: f"{family} has an explained effect of {value}",
             TRACKS: f"single prompts are not followed ({line['measure']} {value})",
             NECESSARY: f"without them the model loses only {value} of the effect"
             if line["measure"] != "p against layer-matched random sets"

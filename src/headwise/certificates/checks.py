@@ -169,7 +169,13 @@ def in_families(table: pd.DataFrame, thresholds: Thresholds) -> dict[str, Any]:
     among = tested[tested["state"] == state]
     farthest = among.iloc[int((among["value"] - 1).abs().to_numpy().argmax())]
     left_out = table[table["state"] == NOT_TESTED]
-    note = f"{farthest['facet']} = {farthest['level']}, the farthest of {len(tested)} families"
+    which = f"the farthest of {len(tested)} families"
+    if len(tested) == 1:
+        measure, which = (
+            "explained effect of one family",
+            f"the only one of {len(table)} that could be judged",
+        )
+    note = f"{farthest['facet']} = {farthest['level']}, {which}"
     if len(left_out):
         note += f"; {len(left_out)} left out ({left_out.iloc[0]['note']})"
     more: dict[str, Any] = {

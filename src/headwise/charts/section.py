@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from headwise.charts.chart import Chart
+from headwise.charts.words import with_minus
 from headwise.errors import HeadwiseError, quoted
 from headwise.registry import Registry, plugin_hint
 from headwise.tables.frames import Tables, head_rows
@@ -26,6 +27,10 @@ class Finding:
     """The same in everyday words, for the top of the page; by default the sentence."""
     found: bool = True
     """False where the examples show no effect: such results come after the others."""
+
+    def __post_init__(self) -> None:
+        for text in ("sentence", "plain"):
+            object.__setattr__(self, text, with_minus(getattr(self, text)))
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,15 @@ def minus(number: str) -> str:
     return number.replace("-", "−")
 
 
+def with_minus(sentence: str) -> str:
+    """A sentence whose numbers have minus signs; names, quoted tokens and ranges keep their hyphens.
+
+    >>> with_minus("a-1b: -0.12 [-.3, 1e-05], layers 4-7, token “-5”")
+    'a-1b: −0.12 [−.3, 1e−05], layers 4-7, token “-5”'
+    """
+    return re.sub(r"(?<![\w/.“)\]-])(\d[\d.]*e)?-(?=\.?\d)", r"\1−", sentence)
+
+
 def plus(number: float, digits: int = 1) -> str:
     """A change as a sentence has it, with its sign.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,7 +75,13 @@ def export(
         str | None,
         option("--shrink: mean (into a bias) or zero; by default mean where the family has the bias"),
     ] = None,
-    measure: Annotated[str, option("task on which both models are measured; none to leave it out")] = "ioi",
+    measure: Annotated[
+        str | None,
+        option(
+            "task on which both models are measured; none to leave it out; by default what the heads were ranked "
+            "on, or ioi where that is not known"
+        ),
+    ] = None,
     n: Annotated[int, option("number of examples of each task and text", "-n", "--limit", min=1)] = 32,
     seed: Annotated[
         int, option("random seed of --measure; other than that of the scores, for other examples", min=0)
@@ -95,8 +102,19 @@ def export(
         raise HeadwiseError(
             "give --heads, or with --shrink what heads are ranked on: --task NAME or --text FILE"
         )
-    for name in (*(task or [] if heads is None else []), *([] if measure == "none" else [measure])):
+    for name in task or [] if heads is None else []:
         check_task(name, {})
+    measured: list[tuple[str, dict[str, Any]]] = []
+    if measure is None:
+        measured = _ranked_on(heads, task) or ([] if text else [("ioi", {})])
+    elif measure != "none":
+        measured = [(measure, {})]
+    for name, task_options in measured:
+        try:
+            check_task(name, task_options)
+        except HeadwiseError as error:
+            hint = "" if measure else "; the heads were ranked on it: give --measure another task, or none"
+            raise HeadwiseError(f"{error}{hint}") from None
     # Import torch: seconds, which a mistake should not wait for.
     from headwise.heads.heads_file import read_heads
     from headwise.model.load.export import export as bake
@@ -109,7 +127,7 @@ def export(
 
     settings = options.pop("option")
     loaded = load(model, **options)
-    tasks = [] if measure == "none" else [open_task(measure, n, model=loaded, seed=seed)]
+    tasks = [open_task(name, n, model=loaded, seed=seed, **some) for name, some in measured]
     by = by or ("signed" if gate > 1 or keep or share is not None else "least")
     picked: dict[str, Any] = {
         "task": task[-1] if task else None,
@@ -169,16 +187,42 @@ def export(
         before, after = (_measured(one, tasks) for one in (loaded, exported))
         named = " and ".join(f"{len(one)} examples of {one.name}" for one in tasks)
         echo(f"on {named}, before → after, with 95 % intervals:")
-        for name, form in _LINES.items():
-            if name in before:
-                first, second = (_with_interval(form, one, name) for one in (before, after))
-                echo(f"  {name:<38}{first} → {second}")
+        for name in [name for name in before if name != "intervals"]:
+            form = _LINES[name.partition(", ")[0]]
+            first, second = (_with_interval(form, one, name) for one in (before, after))
+            echo(f"  {name:<38}{first} → {second}")
         slow, fast = _speeds(loaded, exported, tasks[0])
         echo(f"  {SPEED:<38}{slow:,.0f} → {fast:,.0f}")
+        result["measured_on"] = [one.name for one in tasks]
         result["before"], result["after"] = {**before, SPEED: slow}, {**after, SPEED: fast}
     if not shrink:
         echo(SAME_SIZE)
     return result
+
+
+def _ranked_on(heads: Path | None, names: list[str] | None) -> list[tuple[str, dict[str, Any]]]:
+    """The tasks that heads are ranked on, or were in a run, with their options; none where that is not known."""
+    if heads is None:
+        return [(name, {}) for name in names or []]
+    from headwise.heads import Scores
+    from headwise.runs import read_info
+    from headwise.tasks.files.mappings.questions import ABILITIES
+    from headwise.tasks.registry import families
+
+    if heads.suffix == ".npz":
+        name = Scores.load(heads).task
+        return [(name, {})] if name in families() else []
+    run = heads.parent.parent if heads.suffix == ".parquet" else heads
+    if not os.path.isfile(run / "run.json"):  # names of many heads are too long for a path
+        return []
+    settings = read_info(run)["settings"]
+    sources = [*(settings.get("tasks") or ()), *filter(None, [settings.get("data")])] or ["abilities"]
+    label, options = names[-1] if names else None, settings.get("task_options") or {}
+    sources = [one for one in sources if label in (one, Path(one).stem)] or sources
+    if len(sources) > 1:
+        return []
+    ability = {"ability": label} if sources == ["abilities"] and label in ABILITIES else {}
+    return [(sources[0], {**options.get(sources[0], options), **ability})]
 
 
 def _rank_on(
@@ -227,13 +271,17 @@ _LINES = {
 
 
 def _measured(model: Model, tasks: list[Task]) -> dict[str, Any]:
-    """Loss and accuracy with all heads, and the size of the model, by the names of `_LINES`; `intervals` by name."""
+    """Loss and accuracy with all heads, and the size of the model, by the names of `_LINES`; `intervals` by name.
+
+    Of several tasks, the name of the task is behind the line's: "accuracy, syntax".
+    """
     from headwise import stats
     from headwise.metrics import metric
     from headwise.model.measure.engine import Engine
 
     numbers: dict[str, Any] = {}
     intervals: dict[str, Any] = {}
+    several = sum(task.metric != "mean_logprob" for task in tasks) > 1
     for task in tasks:
         plain = task.metric == "mean_logprob"
         lines = (
@@ -242,6 +290,7 @@ def _measured(model: Model, tasks: list[Task]) -> dict[str, Any]:
             else {LOSS: ("mean_logprob", -1), "accuracy": ("accuracy", 1)}
         )
         for line, (name, sign) in lines.items():
+            line += f", {task.name}" * (several and not plain)
             values = sign * Engine(model, task, metric(name)).full()
             numbers[line] = float(values.mean())
             intervals[line] = [

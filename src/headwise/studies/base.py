@@ -106,6 +106,15 @@ def notes_on(about: Mapping[str, Any], settings: Any) -> list[str]:
     ]
 
 
+def _lowered(given: Any, used: Any) -> list[str]:
+    """What `quick` made of the numbers that were given."""
+    names = sorted(given.model_fields_set & type(given).QUICK.keys())
+    both = [(name, getattr(given, name), getattr(used, name)) for name in names]
+    return [
+        f"{name} is {few}, and not {many}: quick has at most {few}" for name, many, few in both if few != many
+    ]
+
+
 def carry_out(chosen: Study, settings: Any, bench: Workbench, folder: RunFolder) -> Shown | None:
     """Compute the answer and write the tables; then draw the charts and find the sentences, each once."""
     settings = settings.quickened() if settings.quick else settings
@@ -183,7 +192,8 @@ def run(
     with show_progress(name, show=bench.progress):
         with show_progress("loading models", show=bench.progress):
             fingerprints = bench.fingerprints(resolved)
-        values: Mapping[str, Any] = resolved.model_dump()
+        used = resolved.quickened() if resolved.quick else resolved
+        values: Mapping[str, Any] = used.model_dump()
         with (
             executor,
             RunFolder(
@@ -199,9 +209,9 @@ def run(
         ):
             folder.executor = executor
             folder.announce()  # other settings than before are worth knowing before hours are spent on them
-            for sentence in notes_on(published_setup, resolved):
+            for sentence in (*notes_on(published_setup, resolved), *_lowered(resolved, used)):
                 folder.notice(sentence)
-            folder.shown = carry_out(chosen, resolved, bench, folder)
+            folder.shown = carry_out(chosen, used, bench, folder)
             folder.info["about"] = published_setup
         _write_report(folder)
     return folder

@@ -16,6 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.model.load import bundled, cache
 from headwise.model.load.export import export
 from headwise.model.sites.head_hooks import HeadHooks
+from headwise.model.sites.probe import probe_logits, rounding
 from headwise.model.sparse import adapter
 from headwise.model.sparse import edge_gates as sparse
 from headwise.model.sparse.edge_gates import EdgeCounts
@@ -208,6 +209,24 @@ def test_attention_that_is_more_than_a_softmax_is_refused():
         sparse.install(tiny_model("llama"), np.zeros((3, 4)))
     with pytest.raises(HeadwiseError, match="calls no attention function"):
         sparse.install(tiny_model("bloom"), np.zeros((4, 4)))
+
+
+def test_a_model_whose_attention_rounds_coarsely_gets_its_gates_and_wrong_gates_are_still_refused(
+    monkeypatch,
+):
+    hf = tiny_model("gpt2")
+    with torch.no_grad():
+        for block in hf.transformer.h:  # large values that cancel behind the heads: their rounding remains
+            block.attn.c_attn.bias[-block.attn.embed_dim :] += 3000
+            block.attn.c_proj.weight -= block.attn.c_proj.weight.mean(0)
+    plain = probe_logits(hf)
+    sparse.install(hf, np.full((4, 4), np.inf))
+    assert float((probe_logits(hf) - plain).abs().max()) > 4 * rounding(hf, plain)
+    hf.set_attn_implementation("sdpa")
+    scores = sparse.edge_scores
+    monkeypatch.setattr(sparse, "edge_scores", lambda query, key, scaling: 1.2 * scores(query, key, scaling))
+    with pytest.raises(HeadwiseError, match="every edge open"):
+        sparse.install(hf, np.full((4, 4), np.inf))
 
 
 def test_other_weights_a_missing_base_and_a_broken_file_are_told_in_a_sentence(sparse_folder):

@@ -129,3 +129,18 @@ def test_progress_counts_updates_and_never_passes_its_total(chains):
     steps: list[int] = []
     hw.score(chains, cats_and_dogs(12), "nested", updates=5, seeds=2, progress=steps.append)
     assert sum(steps) == REFERENCE_UPDATES
+
+
+def test_a_fit_says_once_and_before_its_first_update_what_it_will_do(chains, caplog):
+    lines_at_update = []
+
+    def count_lines(steps):
+        lines_at_update.append(len(caplog.messages))
+
+    options = {"seeds": 2, "updates": 12, "examples": 3, "masks": 2, "progress": count_lines}
+    with caplog.at_level("INFO", logger="headwise"):
+        hw.score(chains, cats_and_dogs(24), "nested", reference="mean", **options)
+    said = [line for line in caplog.messages if line.startswith("nested")]
+    expected = "nested on cats and dogs with chains: 2 seeds, each at most 12 updates of 6 rows; 36 heads"
+    assert said == [expected]
+    assert min(lines_at_update) >= 1

@@ -41,7 +41,8 @@ def test_held_out_pairs_are_measured_and_drawn_and_no_gate_has_seen_them(tiny, p
     assert (folder.path / "figures/contrast-tiny.png").stat().st_size > 5_000
     means = table.groupby(["side", table["seed"] >= 0])["mean_logprob"].mean()
     for side in ("keep", "lose"):
-        assert f"from {means[side, False]:.2f} to {means[side, True]:.2f}" in folder.findings[0]
+        ends = [f"{means[side, gated]:.2f}".replace("-", "−") for gated in (False, True)]
+        assert " to ".join(ends) in folder.findings[0]
     gates = read_table(folder.path, "gates")
     last = gates[gates["step"] == 5].groupby(["layer", "head"])["gate"].mean().to_numpy()
     np.testing.assert_allclose(read_table(folder.path, "scores")["score"], last)

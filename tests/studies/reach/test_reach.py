@@ -8,6 +8,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import KV_HEADS, Head
 from headwise.runs import read_table
 from headwise.studies.reach.kept import Cache, drawn_sets, far_points, first_sets, group_of
+from headwise.studies.reach.section import charts
 from headwise.tasks.plain_text import text_by_position
 from helpers import make_word_tokenizer, run_on, word_model
 from planted import far_model, far_words, written
@@ -30,6 +31,14 @@ def carried_out(tmp_path_factory):
         "window": 8, "sink": 1, "budget": 0.4, "transfer": [], "length": 60, "texts": 3, "points": 8, "draws": 2,
     }  # fmt: skip
     return model, far, task, run_on("reach", folder / "run", model, **settings)
+
+
+def test_a_run_without_an_effect_and_without_foils_has_its_maps_and_no_curves(carried_out):
+    *_, run = carried_out
+    tables = {name: read_table(run, name) for name in ("reach", "needed", "text", "scores")}
+    before = {chart.name for chart in charts(tables)}
+    empty = tables["reach"].assign(explained=np.nan, accuracy=np.nan)
+    assert {chart.name for chart in charts({**tables, "reach": empty})} == before - {"far-1-far-reach"}
 
 
 def test_the_share_of_the_cache_is_what_its_heads_store():

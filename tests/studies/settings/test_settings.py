@@ -38,6 +38,14 @@ def test_quick_numbers_are_never_larger_than_those_given():
     assert Outer(n=50).at_most(seed=3) == Outer(n=50, seed=3)
 
 
+@pytest.mark.parametrize("name", sorted(studies()))
+def test_the_settings_of_a_quick_run_are_those_of_its_record(name):
+    pairs = {pair: {"keep": "ioi", "lose": "syntax"} for pair in ("a", "b")}
+    of_study = {"contrast": {"pairs": pairs}}.get(name, {})
+    quick = build(studies()[name].settings, {**of_study, "quick": True}).quickened()
+    assert build(type(quick), quick.model_dump()).quickened() == quick
+
+
 def test_a_setting_is_listed_with_its_default_and_the_text_under_it():
     rows = {row.name: row for row in described(Outer)}
     assert (rows["n"].default, rows["n"].about) == ("–", "How many.")

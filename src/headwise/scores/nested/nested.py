@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from headwise.display import counted
 from headwise.errors import HeadwiseError
 from headwise.files import replacing
 from headwise.heads import head_list, single_gates
@@ -103,7 +104,17 @@ def nested(setup: Setup, **options: Any) -> np.ndarray:
             "logit_diff or logprob"
         )
     setup.unit = UNIT
-    seeds = list(range(setup.seed, setup.seed + request.seeds))
+    seeds, size = list(range(setup.seed, setup.seed + request.seeds)), request.sized
+    log.info(
+        "nested on %s with %s: %s, each at most %s of %d rows; %d %s",
+        setup.task.name,
+        setup.model.name,
+        counted(request.seeds, "seed"),
+        counted(size.updates, "update"),
+        size.examples * size.masks,
+        len(setup.heads),
+        setup.layout.components[0],
+    )
     began, seconds = time.perf_counter(), {}
     setup.details |= {"replicates": "seeds", "seeds": seeds, "meaning": "a ranking, not an effect size"}
     silent = Engine(setup.model, setup.task, setup.metric, **setup.engine_options)  # progress counts updates

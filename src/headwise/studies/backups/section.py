@@ -17,7 +17,7 @@ from headwise.charts.interactions import (
 )
 from headwise.charts.section import SECTIONS, Finding, Section
 from headwise.charts.style import file_name
-from headwise.charts.words import joined, minus, percent, plus, rounded, span, under
+from headwise.charts.words import joined, percent, plus, rounded, span, under
 from headwise.tables.frames import HEAD_COLUMNS, Tables, groups, head_names, head_rows, rows_where, table_of
 
 _NAMED = 5
@@ -49,7 +49,7 @@ def _backups(rows: pd.DataFrame, primary: pd.DataFrame, model: str, task: str) -
         f"(q < .05, n = {first['n']})"
     )
     each = [
-        minus(f"{name} {row.single:+.2f} alone, {row.conditional:+.2f} with the set removed")
+        f"{name} {row.single:+.2f} alone, {row.conditional:+.2f} with the set removed"
         for name, row in zip(head_names(backups), backups.head(_NAMED).itertuples(), strict=False)
     ]
     sentence += f"; the largest {len(each)}: {'; '.join(each)}." if each else "."
@@ -96,7 +96,7 @@ def _freezing(rows: pd.DataFrame, model: str, task: str) -> Finding:
 def _with_interval(row: dict[Any, Any]) -> str:
     """The share of the repair that is gone; bounds may be negative, so they are joined by a word."""
     lo, hi = rounded(100 * row["share_lo"]), rounded(100 * row["share_hi"])
-    return minus(f"{percent(row['share'])} (95 % CI {lo:.0f} to {hi:.0f} %)")
+    return f"{percent(row['share'])} (95 % CI {lo:.0f} to {hi:.0f} %)"
 
 
 def _models(rows: pd.DataFrame, task: str) -> list[Finding]:
@@ -105,7 +105,7 @@ def _models(rows: pd.DataFrame, task: str) -> list[Finding]:
     if len(defined) < 2:
         return []
     shares = [percent(row["repaired"], row["repaired_lo"], row["repaired_hi"]) for row in defined]
-    each = [f"{row['model']} {minus(share)}" for row, share in zip(defined, shares, strict=True)]
+    each = [f"{row['model']} {share}" for row, share in zip(defined, shares, strict=True)]
     sentence = (
         f"Share of the damage of removing the primary set that other heads repair, {task}: {'; '.join(each)}."
     )
@@ -128,7 +128,7 @@ def _group(rows: pd.DataFrame, model: str, task: str) -> Finding:
     sentence = (
         f"On {task}, {model}: {joined(str(best['heads']).split())} matter together more than alone. Removing all "
         f"{best['size']} costs {best['joint']:.2f} {best['metric']}, the sum of their single effects is "
-        f"{minus(format(best['sum'], '.2f'))} (excess {plus(best['excess'], 2)}, 95 % CI "
+        f"{best['sum']:.2f} (excess {plus(best['excess'], 2)}, 95 % CI "
         f"{plus(best['excess_lo'], 2)} to {plus(best['excess_hi'], 2)}; {best['draws']} draws of random heads of "
         f"the same layers: {plus(best['random_excess'], 2)} on average).{others}"
     )
@@ -143,9 +143,9 @@ def _removal(rows: pd.DataFrame, model: str, task: str) -> Finding:
     """What joint removal costs by each order."""
     k, metric = int(rows["k"].max()), rows["metric"].iloc[0]
     at = {series: part.set_index("k")["value"] for series, part in rows.groupby("series", sort=False)}
-    values = {series: minus(f"{value.loc[k]:.2f}") for series, value in at.items()}
+    values = {series: f"{value.loc[k]:.2f}" for series, value in at.items()}
     sentence = (
-        f"On {task}, {model}: removing {k} heads takes {metric} from {minus(format(at['greedy'].loc[0], '.2f'))} to "
+        f"On {task}, {model}: removing {k} heads takes {metric} from {at['greedy'].loc[0]:.2f} to "
         f"{values['greedy']} in greedy order, to {values['single']} by single effects, to {values['random']} for "
         "random heads (all on examples that did not choose the order)."
     )

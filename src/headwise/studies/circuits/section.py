@@ -79,11 +79,11 @@ def _without_size(circuits: pd.DataFrame) -> Iterator[Finding]:
     """Chosen orders on tasks that the heads do not serve: there may be no effect to explain, or a negative one."""
     for row in circuits[circuits["chosen"]].to_dict("records"):
         what = f"{row['model']} on {task_title(row['task'])} under {ablation_name(row['reference'])}"
-        effect = f"{row['metric']} with all heads minus with none is {minus(format(row['effect'], '+.3g'))}"
+        effect = f"{row['metric']} with all heads minus with none is {row['effect']:+.3g}"
         if not row["defined"]:
             sentence = (
                 f"{what}: the explained effect is undefined, because {effect} "
-                f"[{minus(format(row['effect_lo'], '+.3g'))}, {minus(format(row['effect_hi'], '+.3g'))}] and may be 0; "
+                f"[{row['effect_lo']:+.3g}, {row['effect_hi']:+.3g}] and may be 0; "
                 "use more examples, or a behaviour that depends on the heads."
             )
             yield Finding(sentence=sentence, chart=chart_name(circuits, row["reference"]), found=False)

@@ -10,7 +10,7 @@ from headwise.charts.chart import Chart
 from headwise.charts.comparison import difference_chart
 from headwise.charts.section import SECTIONS, Finding, Section
 from headwise.charts.style import file_name
-from headwise.charts.words import minus, percent
+from headwise.charts.words import percent
 from headwise.names import component_name
 from headwise.tables.frames import HEAD_COLUMNS, Tables, groups, head_rows, significant, table_of
 
@@ -31,8 +31,8 @@ def _changes(rows: pd.DataFrame, task: str, method: str) -> Finding:
     )
     named = component_name(first["layer"], first["head"])
     interval = f"95 % CI {first['lo']:.3g} to {first['hi']:.3g}, q = {first['q']:.2g}"
-    numbers = minus(f"{first['difference']:+.3g} {first['metric']}, {interval}")
-    scores = minus(f"{first['base_score']:.3g} to {first['tuned_score']:.3g}")
+    numbers = f"{first['difference']:+.3g} {first['metric']}, {interval}"
+    scores = f"{first['base_score']:.3g} to {first['tuned_score']:.3g}"
     total = rows["base_score"].abs().sum() or 1.0
     verb = "differs" if changed == 1 else "differ"
     return Finding(
@@ -43,7 +43,7 @@ def _changes(rows: pd.DataFrame, task: str, method: str) -> Finding:
 
 
 def _accuracy(row: dict[Any, Any]) -> Finding:
-    points = [minus(f"{100 * row[name]:+.0f}") for name in ("difference", "lo", "hi")]
+    points = [f"{100 * row[name]:+.0f}" for name in ("difference", "lo", "hi")]
     return Finding(
         sentence=f"Accuracy on {row['task']}: {percent(row['base_value'])} for {row['base']}, "
         f"{percent(row['tuned_value'])} for {row['tuned']} (difference {points[0]} points, 95 % CI {points[1]} to "
@@ -54,8 +54,8 @@ def _accuracy(row: dict[Any, Any]) -> Finding:
 
 def _mean(row: dict[Any, Any]) -> Finding:
     """The task's metric with all heads, which can change where both accuracies are at their limit."""
-    base, tuned = (minus(f"{row[name]:.3g}") for name in ("base_value", "tuned_value"))
-    change, lo, hi = (minus(f"{row[name]:+.3g}") for name in ("difference", "lo", "hi"))
+    base, tuned = (f"{row[name]:.3g}" for name in ("base_value", "tuned_value"))
+    change, lo, hi = (f"{row[name]:+.3g}" for name in ("difference", "lo", "hi"))
     size = abs(row["base_value"]) + abs(row["tuned_value"]) or 1.0
     return Finding(
         sentence=f"Mean {row['metric']} on {row['task']}: {base} for {row['base']}, {tuned} for {row['tuned']} "

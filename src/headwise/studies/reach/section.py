@@ -178,7 +178,11 @@ OTHERS = ("#0b7a75", "#a0522d", "#5b5b9a")
 
 def charts(tables: Tables) -> list[Chart]:
     """A chart of the curves and one of the text for each model and task; then the map of each ranking."""
-    curves = [cache_chart(part) for _, part in groups(table_of(tables, "reach"), "model", "task")]
+    curves = [
+        cache_chart(part)
+        for _, part in groups(table_of(tables, "reach"), "model", "task")
+        if part[["explained", "accuracy"]].notna().any(axis=None)  # an effect to explain, or foils
+    ]
     texts = [text_chart(part) for _, part in groups(table_of(tables, "text"), "model", "task")]
     maps = score_charts({"scores": table_of(tables, "scores")})
     return [*curves, *maps, *texts]

@@ -25,7 +25,7 @@ from headwise.charts.chart import (
 from headwise.charts.heatmap import head_panel
 from headwise.charts.section import SECTIONS, Finding, Section
 from headwise.charts.style import file_name
-from headwise.charts.words import minus, plus, shortened, span, task_title, under
+from headwise.charts.words import plus, shortened, span, task_title, under
 from headwise.tables.frames import Tables, columns_of, groups, head_names, head_rows, map_shape, table_of
 
 _VERBS = {"facilitating": "facilitate", "interfering": "interfere", "irrelevant": "are irrelevant"}
@@ -89,7 +89,7 @@ def _joint(joint: pd.DataFrame) -> list[Finding]:
     """The joint effect of the most facilitating heads."""
     found = []
     for row in joint.to_dict("records"):
-        cost, lo, hi, mean = (minus(f"{row[name]:.2f}") for name in ("effect", "lo", "hi", "random_mean"))
+        cost, lo, hi, mean = (f"{row[name]:.2f}" for name in ("effect", "lo", "hi", "random_mean"))
         sentence = (
             f"On {row['task']}, {row['model']}: ablating the most facilitating heads together costs {cost} nats "
             f"[{lo}, {hi}], more than {row['larger_than']:.1%} of {row['sets']} random sets of heads (mean {mean}); "

@@ -101,7 +101,7 @@ class StudySettings(Settings):
         )
 
     def quickened(self) -> Self:
-        """The settings that `quick` makes of these."""
+        """The settings that `quick` makes of these; a run records them, and they make the same of themselves."""
         return self.at_most(**self.QUICK)
 
     def sources(self) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -8,7 +8,7 @@ from headwise.charts.chart import Chart
 from headwise.charts.section import SECTIONS, Finding, Section
 from headwise.charts.style import file_name
 from headwise.charts.wiring import edge_curve_chart, wiring_chart
-from headwise.charts.words import joined, minus, percent, task_title, under
+from headwise.charts.words import joined, percent, task_title, under
 from headwise.tables.frames import Tables, by_size, groups, table_of, too_few
 
 
@@ -30,7 +30,7 @@ def findings(tables: Tables) -> list[Finding]:
 def _largest(rows: pd.DataFrame, model: str, task: str) -> Finding:
     largest = by_size(rows)[:3]
     named = [
-        minus(f"{r['sender']} → {r['receiver']} ({r['score']:+.3g} [{r['lo']:.3g}, {r['hi']:.3g}])")
+        f"{r['sender']} → {r['receiver']} ({r['score']:+.3g} [{r['lo']:.3g}, {r['hi']:.3g}])"
         for r in largest.to_dict("records")
     ]
     significant = int((rows["q"] < 0.05).sum())
@@ -67,7 +67,7 @@ def _undefined(rows: pd.DataFrame, metric: str, model: str, task: str) -> Findin
     none, every = (rows.loc[rows["k"] == k, "value"].mean() for k in (0, rows["k"].max()))
     sentence = (
         f"On {task}, {model}: the explained effect is undefined, because {metric} with all of the edges minus with "
-        f"none of them is {minus(f'{every - none:+.3g}')} and may be 0."
+        f"none of them is {every - none:+.3g} and may be 0."
     )
     return Finding(sentence=sentence, chart="wiring-curves", found=False)
 
