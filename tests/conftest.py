@@ -51,7 +51,7 @@ def smollm2():
 
 def _some_logits(model):
     with torch.no_grad():
-        return model.hf(torch.arange(40, device=model.device)[None]).logits
+        return model.hf(torch.arange(8, device=model.device)[None]).logits
 
 
 @pytest.fixture(scope="session")
@@ -147,6 +147,19 @@ def png_alone():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headwise.charts.style.FORMATS", ("png",))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced():
+    """No test waits for the disk: a run does dozens of times, and only a power cut would show the difference. Gives
+    what a user's store has."""
+    from headwise.runs import store
+
+    shipped = store.SYNCHRONOUS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(store, "SYNCHRONOUS", "OFF")
+        yield shipped
 
 
 @pytest.fixture

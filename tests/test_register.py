@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import sys
 
 import numpy as np
 import pytest
@@ -99,3 +101,23 @@ def test_a_method_without_a_value_per_example_is_refused_with_its_shape(tiny):
 def test_a_misspelt_argument_of_score_is_recognised_beside_the_methods_own_options(tiny):
     with pytest.raises(HeadwiseError, match="did you mean 'reference'"):
         hw.score(tiny, word_task(3), "ablation", refrence="mean")
+
+
+def test_a_name_is_looked_for_in_the_module_of_that_name_before_all_others_are_imported(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "shelf").mkdir()
+    (tmp_path / "shelf" / "__init__.py").write_text(
+        "from headwise.registry import Registry\nBOXES = Registry('box', 'shelf.*')\n"
+    )
+    for name in ("one", "two"):
+        lines = f"from shelf import BOXES\nBOXES.add('{name}', 0)\nBOXES.add('half of {name}', 0)\n"
+        (tmp_path / "shelf" / f"{name}.py").write_text(lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    boxes = importlib.import_module("shelf").BOXES
+    assert boxes.get("one") == 0
+    assert "shelf.one" in sys.modules
+    assert "shelf.two" not in sys.modules
+    assert boxes.get("half of two") == 0
+    with pytest.raises(HeadwiseError, match="unknown box 'three'"):
+        boxes.get("three")

@@ -89,6 +89,11 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """The entry of this name, or an error that names the nearest one."""
+        if isinstance(name, str) and not plugins():  # which may replace any entry
+            for pattern in self.patterns:
+                import_modules(pattern, name)
+            if name in self._entries:
+                return self._entries[name]
         entries = self.all()
         if not isinstance(name, str) or name not in entries:
             raise unknown(self.kind, name, entries)
@@ -105,14 +110,16 @@ class Registry(Generic[T]):
 
 
 @cache
-def import_modules(pattern: str) -> None:
-    """Import every module whose dotted name fits."""
+def import_modules(pattern: str, only: str | None = None) -> None:
+    """Import every module whose dotted name fits. only: what the wildcard stands for, where one module will do."""
     package, wildcard, rest = pattern.partition(".*")
     module = importlib.import_module(package)
     if not wildcard:
         return
     for found in pkgutil.iter_modules(module.__path__, f"{package}."):
         name = f"{found.name}{rest}"
+        if only is not None and found.name != f"{package}.{only}":
+            continue
         if not rest or (found.ispkg and importlib.util.find_spec(name)):
             importlib.import_module(name)
 
@@ -120,7 +127,7 @@ def import_modules(pattern: str) -> None:
 def plugins() -> list[str]:
     """The plug-ins in use: the files that HEADWISE_PLUGINS names, and the modules of installed packages."""
     files = filter(None, os.environ.get(FILES, "").split(os.pathsep))
-    installed = sorted({entry.value for entry in metadata.entry_points(group=GROUP)})
+    installed = sorted({entry.value for entry in _installed()})
     return [*(str(Path(path).expanduser().absolute()) for path in files), *installed]
 
 
@@ -141,10 +148,15 @@ def plugin_hint(used: Sequence[str]) -> str:
 
 
 @cache
+def _installed() -> list[metadata.EntryPoint]:
+    return list(metadata.entry_points(group=GROUP))
+
+
+@cache
 def _load_plugins() -> None:
     for path in filter(None, os.environ.get(FILES, "").split(os.pathsep)):
         _load_file(user_path(path))
-    for entry in metadata.entry_points(group=GROUP):
+    for entry in _installed():
         try:
             entry.load()
         except Exception as error:

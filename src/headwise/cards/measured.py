@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,16 +26,19 @@ from headwise.heads import Head, single_gates
 from headwise.heads.head import head_columns
 from headwise.metrics import metric as metric_named
 from headwise.model.attention.attention import Attention, attention
+from headwise.model.attention.weights import watchable, watcher
 from headwise.model.measure.engine import Engine
 from headwise.model.model import Model
+from headwise.model.sites.attention_function import Watcher
 from headwise.model.tokens.encode import Row, encode_rows
-from headwise.scores.descriptive import KINDS, attention_shares, counted_pairs
+from headwise.scores.descriptive import KINDS, Shares, attention_shares, counted_pairs
 from headwise.tasks.examples import Task
 
 TABLES = ("card_examples", "card_attention", "card_tokens", "card_patterns")
 WHOLE_MAP = 40
 """Most tokens of a head's strongest prompts whose whole attention maps are kept; else only the answer's rows are."""
 RANDOM = "random tokens"
+_KINDS = list(KINDS)
 _SEQUENCES, _HALF = 8, 25
 """Random sequences, and the tokens in each half of one."""
 
@@ -78,10 +82,14 @@ def measure_heads(
     looked = _optional(notes, "attention", _attention, model, heads, prompts, strongest)
     step(1)
     listed = [[] if looked is None else _most_attended(looked, head) for head in heads]
-    tokens = _optional(notes, "token lists", _tokens, model, heads, prompts, strongest, listed)
+    shares = _shares_beside_tokens(model, task, prompts)
+    reading = (_tokens, model, heads, prompts, strongest, listed)
+    tokens = _optional([] if shares else notes, "token lists", *reading, shares)
+    if tokens is None and shares is not None:  # one of the two is refused, and will say so itself
+        shares, tokens = None, _optional(notes, "token lists", *reading)
     step(1)
     sampling = (options.get("seed", 0), options.get("batch_tokens"))
-    patterns = _optional(notes, "attention patterns", pattern_table, model, task, *sampling)
+    patterns = _optional(notes, "attention patterns", pattern_table, model, task, *sampling, shares)
     step(1)
     parts = {
         "card_examples": _examples(task, heads, effects, examples).assign(
@@ -169,9 +177,18 @@ def _tokens(
     prompts: Sequence[Prompt],
     strongest: Sequence[np.ndarray],
     listed: Sequence[list[int]],
+    shares: Shares | None = None,
 ) -> pd.DataFrame:
-    """Token lists of the strongest examples, the logits of the answers of all, and the lists of the OV weights."""
-    reader = TokenReader(model, prompts)
+    """Token lists of the strongest examples, the logits of the answers of all, and the lists of the OV weights.
+
+    shares: added up in the same pass.
+    """
+
+    def watch(numbers: list[int]) -> Watcher:
+        assert shares is not None
+        return watcher(model, shares.heads, partial(shares.add, numbers))
+
+    reader = TokenReader(model, prompts, watch if shares else None)
     parts = []
     for head, chosen, sources in zip(heads, strongest, listed, strict=True):
         output = reader.output_table(head, chosen)
@@ -188,24 +205,45 @@ def _of_heads(table: pd.DataFrame, heads: Sequence[Head]) -> pd.DataFrame:
 # ---- attention patterns --------------------------------------------------------------------------------
 
 
-def pattern_table(model: Model, task: Task, seed: int = 0, batch_tokens: int | None = None) -> pd.DataFrame:
+def pattern_table(
+    model: Model,
+    task: Task,
+    seed: int = 0,
+    batch_tokens: int | None = None,
+    of_task: Shares | None = None,
+) -> pd.DataFrame:
     """One row per head, pattern and kind of prompts: mean attention, rank among all heads, number of prompts.
 
-    A pattern that no prompt has (retrieval of an answer that is not in the prompt) has no rows.
+    A pattern that no prompt has (retrieval of an answer that is not in the prompt) has no rows. of_task: the shares of
+    the task's prompts, where a pass has added them up already.
     """
+    if of_task is None:
+        rows = encode_rows(model.text, task.examples, "target")
+        task_shares = attention_shares(model, rows, _masks(rows, _KINDS), batch_tokens)
+    else:
+        task_shares = of_task.mean()
+
+    def of_random() -> pd.DataFrame:
+        rows, kinds = _repeated(model, seed), [kind for kind in _KINDS if kind != "retrieval"]
+        return _ranked(model, attention_shares(model, rows, _masks(rows, kinds), batch_tokens), kinds, RANDOM)
+
+    parts = [
+        _ranked(model, task_shares, _KINDS, task.name),
+        model.once(("random patterns", seed, batch_tokens), of_random),
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _shares_beside_tokens(model: Model, task: Task, prompts: Sequence[Prompt]) -> Shares | None:
+    """What adds up the attention patterns in the pass that reads the tokens; None where that pass has other prompts,
+    or does not see the weights."""
     rows = encode_rows(model.text, task.examples, "target")
-    without_answer = [kind for kind in KINDS if kind != "retrieval"]
-    of_task = _ranked(model, rows, list(KINDS), task.name, batch_tokens)
-    of_random = model.once(
-        ("random patterns", seed, batch_tokens),
-        lambda: _ranked(model, _repeated(model, seed), without_answer, RANDOM, batch_tokens),
-    )
-    return pd.concat([of_task, of_random], ignore_index=True)
+    same = [row.ids for row in rows] == [prompt.ids for prompt in prompts]
+    return Shares(model, _masks(rows, _KINDS)) if same and watchable(model.hooks) is model.hooks else None
 
 
-def _ranked(
-    model: Model, rows: list[Row], kinds: list[str], prompts: str, batch_tokens: int | None
-) -> pd.DataFrame:
+def _masks(rows: Sequence[Row], kinds: Sequence[str]) -> list[np.ndarray]:
+    """For each row, the pairs of every kind `[K, T, T]`."""
     # An answer of several tokens makes the row longer than its prompt.
     sizes = [len(row.ids) for row in rows]
     masks = [np.zeros((len(kinds), size, size), dtype=bool) for size in sizes]
@@ -213,7 +251,11 @@ def _ranked(
         for kind, of_kind in zip(kinds, mask, strict=True):
             pairs = counted_pairs(kind, row)
             of_kind[: len(pairs), : len(pairs)] = pairs
-    shares = attention_shares(model, rows, masks, batch_tokens)  # rows, K, heads
+    return masks
+
+
+def _ranked(model: Model, shares: np.ndarray, kinds: Sequence[str], prompts: str) -> pd.DataFrame:
+    """From shares `[rows, K, heads]` to a row per head and pattern."""
     heads = model.heads()
     parts = []
     for number, kind in enumerate(kinds):

@@ -8,7 +8,7 @@ E examples, V tokens of the vocabulary, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from headwise.model.forward.schedule import batches
 from headwise.model.model import Model
 from headwise.model.outputs.readout import FrozenNorm, Readout
 from headwise.model.outputs.stream import value_outputs
+from headwise.model.sites.attention_function import Watcher
 from headwise.model.tokens.encode import encode_rows, pad_right
 from headwise.tasks.examples import Task
 
@@ -59,8 +60,13 @@ def answer_prompts(model: Model, task: Task) -> list[Prompt]:
 class TokenReader:
     """What heads of one model write towards every token; refuses models whose path to the logits is not linear."""
 
-    def __init__(self, model: Model, prompts: Sequence[Prompt]) -> None:
-        """Run the prompts once; the output of every head at the answer is kept."""
+    def __init__(
+        self, model: Model, prompts: Sequence[Prompt], watch: Callable[[list[int]], Watcher] | None = None
+    ) -> None:
+        """Run the prompts once; the output of every head at the answer is kept.
+
+        watch: gives, for the prompts of these numbers, what sees the attention calls of their pass.
+        """
         self.model, self.prompts = model, prompts
         self.readout = model.once("readout", lambda: Readout(model))
         self.vocabulary = min(model.vocabulary, len(model.text.tokenizer))
@@ -72,7 +78,7 @@ class TokenReader:
         for numbers in batches([len(prompt.ids) for prompt in prompts], budget):
             ids = pad_right([prompts[n].ids for n in numbers]).to(model.device)
             last = torch.tensor([[len(prompts[n].ids) - 1] for n in numbers], device=model.device)
-            reading = self.readout.read(ids, last)
+            reading = self.readout.read(ids, last, watch and watch(numbers))
             self._runs.append((numbers, reading.z, reading.norms))
 
     def output_table(self, head: Head, chosen: Collection[int] | None = None) -> pd.DataFrame:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT = 2
+SYNCHRONOUS = "FULL"
+"""SQLite's word for how far each result that is put waits for the disk."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS cells (
     id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, cell TEXT NOT NULL, notes TEXT NOT NULL,
@@ -106,7 +108,7 @@ class Store:
         # Every page is now known to belong to one place, so no later query reads more than the file has.
         self._connection.set_progress_handler(None, 0)
         run("PRAGMA journal_mode=WAL")
-        run("PRAGMA synchronous=FULL")
+        run(f"PRAGMA synchronous={SYNCHRONOUS}")
         if run("PRAGMA user_version").fetchone()[0] < FORMAT:
             self._connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;")
 
@@ -161,7 +163,7 @@ class Store:
     def sync(self, on: bool) -> None:
         """Whether each `put` waits for the disk. Turning it back on brings everything before to the disk."""
         with guarded(self.path):
-            self._connection.execute(f"PRAGMA synchronous={'FULL' if on else 'OFF'}")
+            self._connection.execute(f"PRAGMA synchronous={SYNCHRONOUS if on else 'OFF'}")
             if on:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

@@ -7,6 +7,7 @@ Attention: on the previous token, an equal one, what followed one, the answer, o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -66,30 +67,39 @@ def attention_shares(
     batch_tokens: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """The share of its attention that every head spends on the pairs of each mask `[rows, M, heads]`.
-
-    masks: for each row `[M, Q, K]`. The mean is over queries with such a key; NaN where a row has none.
-    """
-    heads, watched = model.heads(), watchable(model.hooks)
+    """The share of its attention that every head spends on the pairs of each mask `[rows, M, heads]`."""
+    shares, watched = Shares(model, masks), watchable(model.hooks)
     # Attention maps that the model itself reports are large: one example at a time.
     at_once = (batch_tokens or model.batch_tokens) if watched else 1
-    sums = np.zeros((len(rows), len(masks[0]), len(heads)))
     for numbers in batches([len(row.ids) for row in rows], at_once):
-
-        def add(chosen: list[int], start: int, weights: torch.Tensor, numbers: list[int] = numbers) -> None:
-            """The attention on the counted pairs of one block of queries, of the heads at `chosen`."""
-            for n, of_row in zip(numbers, weights, strict=True):
-                for m, mask in enumerate(masks[n]):
-                    part = mask[start : start + of_row.shape[1], : of_row.shape[2]]
-                    queries, keys = part.shape
-                    counted = of_row[:, :queries, :keys].double() * torch.from_numpy(part).to(of_row.device)
-                    sums[n, m, chosen] += counted.sum((1, 2)).cpu().numpy()
-
-        attention_blocks(model, watched, pad_right([rows[n].ids for n in numbers]), heads, add)
+        ids = pad_right([rows[n].ids for n in numbers])
+        attention_blocks(model, watched, ids, shares.heads, partial(shares.add, numbers))
         if advance:
             advance(len(numbers))
-    queries = np.array([mask.any(2).sum(1) for mask in masks])[:, :, None]  # rows, M, 1
-    return np.divide(sums, queries, out=np.full_like(sums, np.nan), where=queries > 0)
+    return shares.mean()
+
+
+class Shares:
+    """The shares of attention that heads spend on the pairs of each mask, added up from one pass after another."""
+
+    def __init__(self, model: Model, masks: Sequence[np.ndarray]) -> None:
+        """masks: for each row `[M, Q, K]`."""
+        self.heads, self._masks = model.heads(), masks
+        self._sums = np.zeros((len(masks), len(masks[0]), len(self.heads)))
+
+    def add(self, rows: Sequence[int], heads: list[int], start: int, weights: Tensor) -> None:
+        """The attention on the counted pairs of one block of queries, of these rows and heads."""
+        for n, of_row in zip(rows, weights, strict=True):
+            for m, mask in enumerate(self._masks[n]):
+                part = mask[start : start + of_row.shape[1], : of_row.shape[2]]
+                queries, keys = part.shape
+                counted = of_row[:, :queries, :keys].double() * torch.from_numpy(part).to(of_row.device)
+                self._sums[n, m, heads] += counted.sum((1, 2)).cpu().numpy()
+
+    def mean(self) -> np.ndarray:
+        """`[rows, M, heads]`, over queries with such a key; NaN where a row has none."""
+        queries = np.array([mask.any(2).sum(1) for mask in self._masks])[:, :, None]  # rows, M, 1
+        return np.divide(self._sums, queries, out=np.full_like(self._sums, np.nan), where=queries > 0)
 
 
 def counted_pairs(kind: str, row: Row) -> np.ndarray:

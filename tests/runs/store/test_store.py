@@ -84,7 +84,10 @@ def test_a_transaction_that_fails_in_the_middle_leaves_the_old_result(
         assert set(store.get(key)) == {"scores", "examples", "curves"}
 
 
-def test_the_file_is_as_durable_as_sqlite_can_make_it(place: Path) -> None:
+def test_the_file_is_as_durable_as_sqlite_can_make_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch, unsynced: str
+) -> None:
+    monkeypatch.setattr(store_module, "SYNCHRONOUS", unsynced)
     with Store(place) as store:
         assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from headwise.errors import HeadwiseError
 from headwise.heads import Head
 from headwise.model.forward.run import Pass, run
-from headwise.model.sites.attention_function import Call, HeadHook, own_attention
+from headwise.model.sites.attention_function import Call, HeadHook, Watcher, own_attention
 from headwise.model.sites.head_hooks import HeadHooks
 from headwise.model.sites.patch import attention_named
 from headwise.model.sparse.edge_gates import HARD
@@ -68,15 +68,27 @@ def attention_blocks(
     watched: `watchable(model.hooks)`; where it is None, `take` gets the whole maps that the model reports. Layers
     after the last chosen head are not computed where the model allows it.
     """
-    of_layer: dict[int, list[int]] = {}  # layer -> indices of its heads in `heads`
-    for index, head in enumerate(heads):
-        of_layer.setdefault(head.layer, []).append(index)
+    of_layer = _by_layer(heads)
     if watched is None:
         maps = _reported_weights(model, ids)
         for layer, indices in of_layer.items():
             take(indices, 0, maps[layer][:, [heads[i].head for i in indices]])
         return
-    seen: set[int] = set()
+    last = max(site.block for site in watched.sites if site.layer in of_layer)
+    once = all(site.calls == 1 for site in watched.sites)
+    request = Pass(
+        ids=ids.to(model.device),
+        scored=torch.zeros(len(ids), 1, dtype=torch.long),
+        watch=watcher(model, heads, take),
+        last=last if once else None,
+    )
+    with torch.inference_mode():
+        run(model.hf, request, watched)
+
+
+def watcher(model: Model, heads: Sequence[Head], take: Take) -> Watcher:
+    """Sees the attention calls of one pass, and gives `take` every block of the chosen heads' weights."""
+    of_layer, seen = _by_layer(heads), set[int]()
 
     def watch(layer: int, call: Call) -> None:
         if layer not in of_layer:
@@ -90,16 +102,15 @@ def attention_blocks(
         for start, weights in weight_blocks(call, [heads[i].head for i in of_layer[layer]]):
             take(of_layer[layer], start, weights)
 
-    last = max(site.block for site in watched.sites if site.layer in of_layer)
-    once = all(site.calls == 1 for site in watched.sites)
-    request = Pass(
-        ids=ids.to(model.device),
-        scored=torch.zeros(len(ids), 1, dtype=torch.long),
-        watch=watch,
-        last=last if once else None,
-    )
-    with torch.inference_mode():
-        run(model.hf, request, watched)
+    return watch
+
+
+def _by_layer(heads: Sequence[Head]) -> dict[int, list[int]]:
+    """Layer -> the places of its heads in `heads`."""
+    of_layer: dict[int, list[int]] = {}
+    for place, head in enumerate(heads):
+        of_layer.setdefault(head.layer, []).append(place)
+    return of_layer
 
 
 # ---- families that call no attention function -----------------------------------------------------------------

