@@ -99,9 +99,8 @@ class HeadGates:
 
     def module(self, component: Head, output: Tensor) -> Tensor:
         """The output of an MLP or of the embeddings `[B, T, D]` under the gate of the component."""
-        gates = self.values[
-            :, component.layer, component.head, None
-        ]  # no list: a CUDA graph cannot record one
+        # With a list in place of the number, a CUDA graph could not be recorded.
+        gates = self.values[:, component.layer, component.head, None]
         if component.head == MLP and component.layer in self.rows:
             gates = gates[self.rows[component.layer]]
         z = by_token(output, len(gates))[:, :, None]  # B, T, 1, D
