@@ -96,6 +96,8 @@ def page(folder: Path = GALLERY / "certify") -> str:
     for model, name in NAMES.items():
         for task, title in TASKS.items() if model in measured else ():
             for reference in ("mean", "patch"):
+                if (model, task, reference, "smallest") not in verdicts.index:
+                    continue  # not measured
                 cells = [cell(model, task, reference, size) for size in ("smallest", "holds")]
                 lines.append(f"| {name} | {title} | {reference} | {' | '.join(cells)} |")
     if FACILITATING in verdicts.index.get_level_values("size"):
