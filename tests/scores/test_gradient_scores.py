@@ -44,15 +44,15 @@ def test_steps_are_doubled_until_the_sum_is_right(tiny64):
     assert loose.details["steps"] == 5
     assert tight.details["steps"] in (10, 20, 40, 80, 160)
     assert tight.details["gap"] <= 1e-3
-    assert "note" not in tight.details
+    assert "said" not in tight.details
     assert hw.score(tiny64, word_task(2), "integrated", reference="patch").details["steps"] == 5
 
 
 def test_a_sum_that_is_not_reached_is_said(tiny64, caplog):
     scores = hw.score(tiny64, word_task(2), "integrated", tolerance=1e-12, most_steps=10)
     assert scores.details["steps"] == 10
-    assert "after 10 steps the scores sum to" in scores.details["note"]
-    assert scores.details["note"] in caplog.text
+    assert "after 10 steps the scores sum to" in scores.details["said"]
+    assert scores.details["said"] in caplog.text
 
 
 def test_no_step_at_all_is_refused(tiny64):

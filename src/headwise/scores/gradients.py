@@ -140,6 +140,6 @@ def integrated(
             note += (
                 f"; a norm after the heads undoes a common factor on them: use {hint('reference', 'mean')}"
             )
-        setup.details["note"] = note
+        setup.details["said"] = note
         log.warning(note)
     return examples

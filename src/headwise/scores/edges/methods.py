@@ -112,7 +112,7 @@ def integrated(
             f"integrated edges: after {taken} steps all edges sum to {total:+.3g} where the metric of the model minus "
             f"that without any component is {effect:+.3g} (gap {gap:.0%}, asked for at most {tolerance:.0%})"
         )
-        setup.details["note"] = note
+        setup.details["said"] = note
         log.warning(note)
     return values
 

@@ -179,7 +179,7 @@ def wiring(run: Run, s: WiringSettings) -> None:
 
 def _say_note(run: Run, pair: Pair, found: Scores | Edges) -> None:
     """What the method says of its own accuracy."""
-    if note := found.details.get("note"):
+    if note := found.details.get("said"):
         run.say_of(pair.columns, str(note))
 
 
