@@ -45,7 +45,10 @@ def export(
         ),
     ] = None,
     method: Annotated[
-        str | None, option("method of the scores in a run's scores.parquet; with --shrink by default nested")
+        str | None,
+        option(
+            "method of the scores in a run's scores.parquet; with --shrink by default nested, on a CPU attribution"
+        ),
     ] = None,
     by: Annotated[
         str | None,
@@ -149,7 +152,10 @@ def export(
         settings_of_removal = {"reference": "mean" if prompts else "zero", "reference_task": _pooled(rank_on)}
         if heads is None:
             method_options = {**settings_of_removal, "components": components, **assignments(settings or [])}
-            order = _order(loaded, rank_on, method or "nested", method_options)
+            if method is None and loaded.device.type == "cpu":
+                echo("heads are ranked by attribution; --method nested loses less, and takes hours on a CPU")
+            default = "attribution" if loaded.device.type == "cpu" else "nested"
+            order = _order(loaded, rank_on, method or default, method_options)
         else:
             listed = loaded.layout([components]).listed()
             order = read_heads(heads, len(listed), existing=loaded.heads(), **picked)
