@@ -24,6 +24,22 @@ def problem_of(model, reference="mean", task=None, share=0.25):
     return Problem.of(engine, model.exists, share, 0)
 
 
+def test_as_much_as_possible_has_defaults_of_its_own_and_what_is_given_counts():
+    most = NestedFit(objective="most", masks=3)
+    assert (most.updates, most.examples, most.masks, most.sizes) == (500, 4, 3, "uniform")
+    assert (most.temperature, most.hard, most.rate) == ((0.5, 0.5), 1.0, (0.05, 0.05))
+    bounded = NestedFit(objective="most", rows=400).sized
+    assert bounded.updates * bounded.examples * bounded.masks <= 400 < 2 * bounded.updates * bounded.examples
+    assert NestedFit(objective="track") == NestedFit().replaced(objective="track")
+
+
+def test_soft_masks_are_kept_to_the_end_where_that_is_asked(tiny64):
+    # Then there is one check, after the last update, and nothing but it decides.
+    fits = fit_orders(problem_of(tiny64), np.zeros(16), [0], NestedFit(objective="most", rows=40, grid=4))
+    assert [update for update, _ in fits[0].checks] == [10]
+    assert len(fits[0].losses) == 10
+
+
 def test_seeds_in_one_batch_end_where_each_ends_alone(tiny64):
     problem = problem_of(tiny64)
     together = fit_orders(problem, np.zeros(16), [0, 1, 2], SHORT)

@@ -67,6 +67,15 @@ def test_half_of_the_drawn_sizes_are_uniform_and_half_log_uniform():
         assert (drawn < limit).mean() == pytest.approx(expected, abs=0.02)
 
 
+@pytest.mark.parametrize("count", [1, 4])
+def test_all_of_the_drawn_sizes_are_uniform_where_that_is_asked(count):
+    random = np.random.default_rng(3)
+    drawn = np.concatenate([draw_sizes(random, count, 270, "uniform") for _ in range(5000)])
+    assert (drawn.min(), drawn.max()) == (1, 269)
+    for limit in (16, 135):
+        assert (drawn < limit).mean() == pytest.approx((limit - 1) / 269, abs=0.02)
+
+
 @pytest.mark.parametrize("total", [2, 3, 9, 270])
 def test_sizes_are_never_none_or_all(total):
     drawn = np.concatenate([draw_sizes(np.random.default_rng(seed), 3, total) for seed in range(50)])

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from headwise.errors import HeadwiseError
 from headwise.scores.gates.fit import Rates
@@ -100,16 +100,29 @@ _NOISE = 0.01
 """Standard deviation of the strengths at the start: equal ones would be ranked by their place."""
 
 
+_FOR_MOST: dict[str, Any] = {
+    "updates": 500,
+    "examples": 4,
+    "masks": 1,
+    "sizes": "uniform",
+    "rate": (0.05, 0.05),
+    "temperature": (0.5, 0.5),
+    "hard": 1.0,
+}
+"""Defaults of the objective `most`: those of MAttr, which are better there, and 2,000 rows are enough."""
+
+
 class NestedFit(Settings):
-    """How an order is trained."""
+    """How an order is trained. With the objective `most` other defaults hold (`_FOR_MOST`)."""
 
     updates: Count = REFERENCE_UPDATES
     """Maximum number of updates."""
     examples: Count = 8
     """Examples per update and seed."""
     masks: Count = 8
-    """Circuit sizes k per update, half of them drawn log-uniformly, half uniformly, all run on the same examples: an
-    update has examples × masks rows per seed."""
+    """Circuit sizes k per update, all run on the same examples: an update has examples × masks rows per seed."""
+    sizes: Annotated[str, one_of("sizes", lambda: ("mixed", "uniform"))] = "mixed"
+    """Whether half of the sizes (`mixed`) or all are drawn uniformly."""
     rows: Count | None = None
     """Maximum number of rows of one seed in backward passes; null: as many as the updates have."""
     objective: Annotated[str, one_of("objective", lambda: OBJECTIVES)] = "match"
@@ -134,6 +147,12 @@ class NestedFit(Settings):
     """Early stopping: number of consecutive checks without improvement."""
     grid: Annotated[int, Field(ge=4)] = 16
     """Circuit sizes of a check."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_objective(cls, given: Any) -> Any:
+        most = isinstance(given, dict) and given.get("objective") == "most"
+        return {**_FOR_MOST, **given} if most else given
 
     @property
     def sized(self) -> NestedFit:
@@ -214,7 +233,8 @@ class _Training:
         s, problem = self.settings, self.problem
         done = update / max(1, s.updates - 1)
         temperature = float(np.exp(np.interp(done, [0, 1], np.log(s.temperature))))
-        sizes = np.concatenate([draw_sizes(self.random[i], s.masks, problem.size) for i in self.active])
+        drawn = [draw_sizes(self.random[i], s.masks, problem.size, s.sizes) for i in self.active]
+        sizes = np.concatenate(drawn)
         numbers = np.repeat([problem.train[next(self._examples[i])] for i in self.active], s.masks, axis=0)
         strengths = np.repeat(self.strengths[self.active], s.masks, axis=0)  # G, N
         soft = soft_masks(strengths, sizes, temperature)

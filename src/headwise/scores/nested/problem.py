@@ -181,8 +181,9 @@ def mask_gradient(soft: np.ndarray, by_mask: np.ndarray, temperature: float) -> 
     return gradient
 
 
-def draw_sizes(random: np.random.Generator, count: int, total: int) -> np.ndarray:
-    """`count` sizes of circuits k from 1 to `total` − 1, half of them drawn log-uniformly, half uniformly.
+def draw_sizes(random: np.random.Generator, count: int, total: int, kind: str = "mixed") -> np.ndarray:
+    """`count` sizes of circuits k from 1 to `total` − 1, half of them drawn log-uniformly, half uniformly; or all
+    uniformly.
 
     Log-uniform sizes put the first few heads in order, uniform ones keep the curve at 1 once it is there.
     """
@@ -190,8 +191,8 @@ def draw_sizes(random: np.random.Generator, count: int, total: int) -> np.ndarra
     spread = (random.permutation(count) + random.uniform(size=count)) / count  # one from each part of (0, 1)
     logarithmic = np.exp(spread * np.log(most + 1))
     uniform = 1 + spread * most
-    kinds = random.permutation(count) % 2 == 0
-    return np.clip(np.where(kinds, logarithmic, uniform).astype(int), 1, most)
+    logs = (random.permutation(count) % 2 == 0) & (kind == "mixed")
+    return np.clip(np.where(logs, logarithmic, uniform).astype(int), 1, most)
 
 
 def grid_sizes(count: int, total: int) -> np.ndarray:
