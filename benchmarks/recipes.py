@@ -1,6 +1,6 @@
 """Other published ways to rank components for a circuit, beside `nested`: same model, examples, metric and rows.
 
-    python benchmarks/recipes.py --device cuda --out DIR --model smollm2 --model gemma=FILE.gguf     ten minutes with a third model
+    python benchmarks/recipes.py --device cuda --out DIR --model smollm2 --model gemma=FILE.gguf     five minutes
     python benchmarks/recipes.py --quick --out DIR                   a check of every part on a CPU, not a measurement
     python benchmarks/recipes_table.py DIR                           the numbers of the page, from the files in DIR
 
