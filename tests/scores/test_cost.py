@@ -24,6 +24,7 @@ N = 6
         ),  # 5 + 10 + 20 + 40 steps, below twice the last
         ("integrated", "mean", {"steps": 7}, 3 * 7 * N),
         ("nested", "mean", {"seeds": 2, "rows": 500}, 3 * 2 * 500),
+        ("nested", "mean", {"seeds": 1, "objective": "most"}, 3 * 500 * 4),  # with defaults of its own
         ("nested", "mean", {"seeds": 1, "updates": 10, "masks": 4, "steps": 7}, 3 * 10 * 8 * 4),
     ],
 )

@@ -166,7 +166,7 @@ class Method(Registered):
     def cost(self, model: Model, task: Task, reference: str, options: Mapping[str, Any]) -> int:
         """Forward rows of one scoring, about. options: of all methods. A backward pass counts as two rows, a row whose
         first blocks are shared with others (prefix sharing) as half a row."""
-        rows = self.rows(model, task, reference, self.options | own_options(self.name, options))
+        rows = self.rows(model, task, reference, dict(self.settings(**own_options(self.name, options))))
         return max(1, round(rows))
 
     @property
