@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from headwise.heads import Order
     from headwise.model.model import Model
     from headwise.tasks import Task
+
+log = logging.getLogger("headwise")
 
 SAME_SIZE = (
     "The exported checkpoint has the size and the speed of the full model: the removed heads are zeros in the weights "
@@ -153,9 +156,11 @@ def export(
         if heads is None:
             method_options = {**settings_of_removal, "components": components, **assignments(settings or [])}
             if method is None and loaded.device.type == "cpu":
-                echo("heads are ranked by attribution; --method nested loses less, and takes hours on a CPU")
-            default = "attribution" if loaded.device.type == "cpu" else "nested"
-            order = _order(loaded, rank_on, method or default, method_options)
+                method = "attribution"
+                log.warning(
+                    "heads are ranked by attribution; --method nested loses less, and takes hours on a CPU"
+                )
+            order = _order(loaded, rank_on, method or "nested", method_options)
         else:
             listed = loaded.layout([components]).listed()
             order = read_heads(heads, len(listed), existing=loaded.heads(), **picked)

@@ -262,9 +262,10 @@ def test_the_command_ranks_on_a_text_cuts_and_measures_both_models(word_tokenize
     command = (
         f"export {tmp_path / 'model'} --out {tmp_path / 'out'} --text {tmp_path / 'text.txt'} --shrink -n 8"
     )
-    command += " --method attribution --components kv_heads --measure none --device cpu"
+    command += " --components kv_heads --measure none --device cpu"  # and no --method: the default of a CPU
     done = CliRunner().invoke(app, [*command.split(), "--tolerance", "9", "--json"], catch_exceptions=False)
     result = json.loads(done.stdout)
+    assert any("ranked by attribution; --method nested" in notice for notice in result["notices"])
     before, after = result["before"], result["after"]
     name = "cross-entropy on the text"
     assert [row["loss"] for row in result["removal"]] == pytest.approx([before[name], after[name]], abs=1e-3)
