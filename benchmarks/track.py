@@ -40,6 +40,7 @@ FITS: dict[str, dict[str, Any]] = {
     "match, every example": {"of_mean": 0.0},
     "track, every example": {"objective": "track", "of_mean": 0.0},
     "track, both sides alike": {"objective": "track", "below": 1.0},
+    "track, every example, both sides alike": {"objective": "track", "of_mean": 0.0, "below": 1.0},
 }
 """Options of the fits. The first is what others are compared with."""
 AT, EXPLAINED, R2 = 64, 0.9, 0.5
